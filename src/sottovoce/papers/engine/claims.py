@@ -1,8 +1,8 @@
 """The claims of a paper, each with a criterion that was set beforehand, checked against the results.
 
 Settings are compared by one figure of a run, the paper's `Metric`. A difference has a margin of two standard errors,
-from the spread between seeds, pooled over all settings of the same algorithm with several seeds. Where the criterion
-lies within the margin, or no spread is known, the verdict is "cannot be told".
+from the spread between seeds, pooled over all settings of the same kind with several seeds. Where the criterion lies
+within the margin, or no spread is known, the verdict is "cannot be told".
 """
 
 from __future__ import annotations
@@ -56,16 +56,28 @@ def all_of(verdicts: Sequence[str]) -> str:
     return FAILS if FAILS in verdicts else OPEN if OPEN in verdicts or not verdicts else HOLDS
 
 
+def algorithm_of(outcome: Outcome) -> str:
+    return ALGORITHMS[outcome.algorithm]
+
+
 @dataclass(frozen=True)
 class Metric:
-    """The figure of a run by which claims compare settings: at a round, or (None) of the whole run."""
+    """The figure of a run by which claims compare settings.
 
-    description: str  # with its unit
+    Args:
+        description: With its unit.
+        value: The figure at a round, or (None) of the whole run.
+        kind: Settings of one kind vary alike between seeds, so that their spreads are pooled. FedSGD varies more than
+            FedAvg.
+    """
+
+    description: str
     value: Callable[[Outcome, int | None], float]
+    kind: Callable[[Outcome], str] = algorithm_of
 
-    def deviation(self, results: ResultStore, algorithm: str) -> float | None:
-        """Standard deviation between two runs of one setting."""
-        return results.deviation(lambda outcome: self.value(outcome, None), algorithm)
+    def deviations(self, results: ResultStore) -> dict[str, float | None]:
+        """Standard deviation between two runs of one setting, by kind."""
+        return results.deviations(lambda outcome: self.value(outcome, None), self.kind)
 
 
 @dataclass(frozen=True)
@@ -76,12 +88,11 @@ class Evidence:
     size: Size
     metric: Metric
     experiments: Mapping[str, Experiment]
-    deviations: Mapping[str, float | None]  # by algorithm
+    deviations: Mapping[str, float | None]  # by kind
 
     @staticmethod
     def of(results: ResultStore, size: Size, metric: Metric, experiments: Mapping[str, Experiment]) -> Evidence:
-        deviations = {algorithm: metric.deviation(results, algorithm) for algorithm in results.algorithms}
-        return Evidence(results, size, metric, experiments, deviations)
+        return Evidence(results, size, metric, experiments, metric.deviations(results))
 
     def has(self, *trials: Trial) -> bool:
         return all(self.results.outcomes(trial) for trial in trials)
@@ -92,7 +103,7 @@ class Evidence:
         for trial in (one, other):
             runs = self.results.outcomes(trial)
             means.append(fmean(self.metric.value(run, at) for run in runs))
-            deviation = self.deviations[runs[0].algorithm]
+            deviation = self.deviations[self.metric.kind(runs[0])]
             variances.append(math.nan if deviation is None else deviation**2 / len(runs))
         margin = 2 * math.sqrt(sum(variances))
         return Difference(means[0] - means[1], None if math.isnan(margin) else margin)
@@ -161,11 +172,11 @@ def claims_table(checked: Sequence[CheckedClaim], evidence: Evidence) -> str:
 
 def spread_note(evidence: Evidence) -> str:
     """What claims compare, and how far two runs of one setting differ."""
-    spreads = [
-        f"two runs of one setting of {ALGORITHMS[algorithm]} differ by {deviation:.2f} (standard deviation, pooled)"
-        for algorithm, deviation in evidence.deviations.items()
-        if deviation is not None
-    ]
-    if unknown := [ALGORITHMS[algorithm] for algorithm, known in evidence.deviations.items() if known is None]:
-        spreads.append(f"too few settings of {' and '.join(unknown)} were run with several seeds for a spread")
-    return "; ".join([f"{evidence.metric.description}, ± two standard errors", *spreads]) + "."
+    known = {kind: deviation for kind, deviation in evidence.deviations.items() if deviation is not None}
+    parts = [f"{evidence.metric.description}, ± two standard errors"]
+    if known:
+        spreads = ", ".join(f"{deviation:.2f} ({kind})" for kind, deviation in known.items())
+        parts.append(f"the standard deviation between runs of one setting, pooled, is {spreads}")
+    if unknown := [kind for kind in evidence.deviations if kind not in known]:
+        parts.append(f"too few settings were run with several seeds for a spread of {', '.join(unknown)}")
+    return "; ".join(parts) + "."

@@ -16,7 +16,7 @@ from sottovoce.papers.engine.setting import Setting
 from sottovoce.papers.engine.tables import markdown, percent
 from sottovoce.papers.engine.trial import Experiment, Size, Trial
 from sottovoce.reporting.draw.panels import TOP1, Panel, Point, Row, Scale, Series, draw_histograms, draw_panels
-from sottovoce.reporting.draw.style import COLOURS, DEEP, MIDDLE
+from sottovoce.reporting.draw.style import ACCENT, COLOURS, DEEP, MIDDLE
 
 _EARLY_TO_LATE = ("#9dbdd9", MIDDLE, DEEP)
 # Values beyond `far` times the best may leave the frame: such a run has failed.
@@ -47,7 +47,7 @@ class Renderer:
             parts += [own(self.size, self.results, self.out), ""]
         if trials:
             try:
-                drawing = self._draw(experiment, trials)
+                drawing = self._draw(experiment, self.results.best_of_grids(trials))
             except ImportError:  # a machine that trains may lack matplotlib
                 drawing = None
                 parts += ["The figure waits for matplotlib: `sotto reproduce --from-results` draws it.", ""]
@@ -81,7 +81,7 @@ class Renderer:
             ]
             measures = len(experiment.measures)
             return draw_panels(panels, columns=experiment.columns or (measures if measures > 1 else 0))
-        if experiment.view == "sweep":
+        if experiment.view == "sweep" and any(trial.place.x is not None for trial in trials):
             return draw_panels([self._sweep(experiment, title, members) for title, members in _panels(trials)])
         if experiment.view == "histograms":
             return _draw_head_words(trials, self.results)
@@ -99,15 +99,21 @@ class Renderer:
         return Panel(title, series, start=float(start), scale=_SCALES.get(measure, Scale(measure, percent=False)))
 
     def _sweep(self, experiment: Experiment, title: str, trials: Sequence[Trial]) -> Panel:
-        """One line for each mark, dotted for the second group; with more groups, one line each at the last mark."""
+        """One line for each mark, dotted for the second group; with more groups, one line each at the last mark.
+
+        A trial without a place on the axis is a level: a line from left to right, at the last mark.
+        """
         measure, marks = experiment.measures[0], self.size.marks
+        levels = [trial for trial in trials if trial.place.x is None]
+        trials = [trial for trial in trials if trial.place.x is not None]
         groups = list(dict.fromkeys(trial.place.group for trial in trials))
         by_mark = len(groups) <= 2
         series = []
         for place, group in enumerate(groups):
             members = [trial for trial in trials if trial.place.group == group]
             for mark, shade in zip(marks, _EARLY_TO_LATE, strict=True):
-                points = [point for trial in members if (point := self._at_mark(trial, mark, measure)) is not None]
+                found = [self._at_mark(trial, trial.place.x, mark, measure) for trial in members]
+                points = [point for point in found if point is not None]
                 if by_mark:
                     series.append(Series(f"round {mark:,}" if place == 0 else "", points, shade, dotted=place > 0))
                 elif mark == marks[-1]:
@@ -116,18 +122,21 @@ class Renderer:
             title = f"{groups[0]}; dotted: {groups[1]}"
         line = experiment.vertical_line(self.size) if experiment.vertical_line else None
         places = [trial.place.x for trial in trials if trial.place.x is not None]
+        for trial in levels:
+            ends = [self._at_mark(trial, x, marks[-1], measure) for x in (min(places), max(places))]
+            series.append(Series(trial.label, [end for end in ends if end is not None], ACCENT))
         series = [each for each in series if each.points]
         return Panel(title, series, experiment.x, places, line, scale=_SCALES[measure])
 
-    def _at_mark(self, trial: Trial, mark: int, measure: str) -> Point | None:
+    def _at_mark(self, trial: Trial, x: float | None, mark: int, measure: str) -> Point | None:
         """The point of a trial at a mark; None where no run has a finite value."""
-        assert trial.place.x is not None
+        assert x is not None
         curves = [
             (outcome.first, smooth(outcome.measured(measure), self.paper.smoothing))
             for outcome in self.results.outcomes(trial)
         ]
         values = [value_at(curve, first + mark) for first, curve in curves if curve]
-        return Point(trial.place.x, fmean(values), min(values), max(values)) if values else None
+        return Point(x, fmean(values), min(values), max(values)) if values else None
 
 
 def _panels(trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:

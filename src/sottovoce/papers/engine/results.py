@@ -143,6 +143,15 @@ class Spread:
         return Spread(fmean(values), deviation, len(values))
 
 
+def _pooled(trials: Sequence[Sequence[float]]) -> float | None:
+    """Standard deviation between the values of one trial, from several trials."""
+    several = [values for values in trials if len(values) > 1]
+    freedom = sum(len(values) - 1 for values in several)
+    if freedom < MIN_FREEDOM:
+        return None
+    return math.sqrt(sum((len(values) - 1) * stdev(values) ** 2 for values in several) / freedom)
+
+
 @dataclass(frozen=True)
 class ResultStore:
     """The results in a folder, by trial. Figures with the same trial share its runs."""
@@ -167,26 +176,27 @@ class ResultStore:
             return None
         return Spread.of([value_at(each.smoothed, each.first + each.rounds) for each in outcomes])
 
-    @property
-    def algorithms(self) -> list[str]:
-        return sorted({Outcome.load(path).algorithm for path in self.folder.glob("*.json")})
+    def best_of_grids(self, trials: Sequence[Trial]) -> list[Trial]:
+        """The trials, and of each grid (`Trial.best_of`) only the best: the one with the highest smoothed top-1.
 
-    def deviation(self, figure: Callable[[Outcome], float], algorithm: str) -> float | None:
-        """Standard deviation of a figure between seeds, pooled over the trials of an algorithm; None for too few seeds.
-
-        It is not pooled over algorithms: FedSGD varies more than FedAvg.
+        The first run of each decides, so that more seeds of the best cannot change the choice.
         """
-        by_trial: dict[str, list[float]] = {}
+
+        def end_of_first_run(trial: Trial) -> float:
+            outcomes = self.outcomes(trial)
+            return outcomes[0].smoothed[-1][1] if outcomes else -1.0
+
+        grids = dict.fromkeys(trial.best_of for trial in trials if trial.best_of)
+        best = [max((one for one in trials if one.best_of == grid), key=end_of_first_run) for grid in grids]
+        return [trial for trial in trials if not trial.best_of or trial in best]
+
+    def deviations(self, figure: Callable[[Outcome], float], kind: Callable[[Outcome], str]) -> dict[str, float | None]:
+        """Standard deviation of a figure between seeds, pooled over the trials of each kind; None for too few seeds."""
+        by_kind: dict[str, dict[str, list[float]]] = {}
         for path in sorted(self.folder.glob("*.json")):
             outcome = Outcome.load(path)
-            if outcome.algorithm == algorithm:
-                by_trial.setdefault(outcome.name, []).append(figure(outcome))
-        several = [values for values in by_trial.values() if len(values) > 1]
-        freedom = sum(len(values) - 1 for values in several)
-        if freedom < MIN_FREEDOM:
-            return None
-        squares = sum((len(values) - 1) * stdev(values) ** 2 for values in several)
-        return math.sqrt(squares / freedom)
+            by_kind.setdefault(kind(outcome), {}).setdefault(outcome.name, []).append(figure(outcome))
+        return {name: _pooled(list(trials.values())) for name, trials in sorted(by_kind.items())}
 
     def rounds_to(self, trial: Trial, size: Size) -> Spread | None:
         """Rounds until smoothed top-1 reaches the size's target; None unless every seed reaches it."""

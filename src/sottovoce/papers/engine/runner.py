@@ -92,6 +92,8 @@ class Runner:
         for trial, seed in todo:
             if self.results.path(trial, seed).exists():
                 self._check_result(trial, seed)
+            elif seed > 0 and trial not in self.results.best_of_grids([one for one, _ in runs]):
+                continue  # all of its grid have a result by now, and another is better
             elif self.console.stop() or not self._train(trial, seed):
                 return False
         return True

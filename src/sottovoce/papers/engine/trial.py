@@ -116,6 +116,8 @@ class Trial:
         short_name: Name of its files, where the name that `name` composes would be too long.
         extra_seeds: Seeds beyond the number asked for.
         single_seed: Run with seed 0 only; trials of all seeds share it.
+        best_of: Name of a grid. Trials of an experiment with the same name differ in one thing that is not what the
+            experiment is about. Figures show the best of them, and only that one is run with more seeds.
     """
 
     label: str
@@ -131,6 +133,7 @@ class Trial:
     short_name: str = ""
     extra_seeds: int = 0
     single_seed: bool = False
+    best_of: str = ""
     place: Place = field(default_factory=Place)
 
     def shown_as(self, label: str, *, x: float | None = None, group: str = "", panel: str = "") -> Trial:

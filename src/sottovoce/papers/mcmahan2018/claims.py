@@ -51,7 +51,7 @@ def _accounting(evidence: Evidence) -> Finding:
 
 
 def _estimators(evidence: Evidence) -> Finding:
-    fixed, *sampled, _ = evidence.trials("figure-5")
+    fixed, *sampled = (trial for trial in evidence.trials("figure-5") if not trial.best_of)
     if not evidence.has(fixed, *sampled):
         return NOT_RUN
     gaps = [evidence.minus(trial, fixed) for trial in sampled]

@@ -14,12 +14,13 @@ from sottovoce.papers.engine.results import Facts, ResultStore, Spread
 from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.mcmahan2018.trials import (
-    BASELINE,
+    PRINTED_RATE,
     TABLE_1,
     TABLE_2,
     TABLE_2_BASELINE,
     TABLE_2_DELTA,
     TABLE_2_ROUNDS,
+    baselines,
     noised,
 )
 from sottovoce.planning.projection import project
@@ -90,9 +91,12 @@ def table_2(size: Size, results: ResultStore, out: Path) -> str:
         "top-1 printed",
         "top-1 here",
     ]
-    baselines = ((BASELINE, "∞", f"{TABLE_2_BASELINE} %"), (noised(0.0), "15", ""))
+    (unclipped,) = results.best_of_grids(baselines(size))
+    rate = unclipped.changes.local.get("learning_rate", PRINTED_RATE)
+    no_noise = ["∞"] * 4
     rows = [
-        ["0", shown, "", "", "∞", "∞", "∞", "∞", printed, _top1(results, trial)] for trial, shown, printed in baselines
+        ["0", "∞", "", "", *no_noise, f"{TABLE_2_BASELINE} %", f"{_top1(results, unclipped)} (η = {rate:g})"],
+        ["0", "15", "", "", *no_noise, "", _top1(results, noised(0.0))],
     ]
     for sigma, clip_norm, users, _, printed, accuracy in TABLE_2:
         made = project(noise_std=sigma, clip_norm=clip_norm, users=users, rounds=TABLE_2_ROUNDS, delta=TABLE_2_DELTA)

@@ -49,10 +49,22 @@ def _read(outcome: Outcome, at: int | None) -> float:
     return DIVERGED if perplexity is None else math.log(perplexity)
 
 
+def _kind(outcome: Outcome) -> str:
+    """A node reads one long text, devices many short ones, and transfer learning takes few steps on the server."""
+    return KINDS.get(outcome.name.partition("-")[0], "pre-training")
+
+
+KINDS = {
+    "node": "one node",
+    "averaging": "averaging",
+    "transfer": "transfer learning",
+    "ptb": "the Penn Treebank",
+}
 METRIC = Metric(
     f"ln of the average perplexity of both texts at the end of a run, less is better; {MARGIN:g} stands for the margin "
     f"where seeds give none",
     _read,
+    _kind,
 )
 
 

@@ -19,6 +19,7 @@ from sottovoce.papers.engine.claims import (
     Evidence,
     Finding,
     Metric,
+    algorithm_of,
     all_of,
 )
 from sottovoce.papers.engine.results import Outcome, value_at
@@ -46,7 +47,15 @@ def _loss(outcome: Outcome, at: int | None) -> float:
     return DIVERGED if best is None else best[1]
 
 
-METRIC = Metric("Best cross-entropy of a run in nats, less is better", _loss)
+def _kind(outcome: Outcome) -> str:
+    """Noise that destroys a model spreads its losses over whole nats, and η changes how far a run comes."""
+    if outcome.algorithm == "central":
+        return algorithm_of(outcome)
+    rate, sigma = outcome.recipe["local"]["learning_rate"], outcome.recipe["privacy"]["noise_std"]
+    return f"η = {rate:g}" + (f" with σ = {sigma:g}" if sigma else "")
+
+
+METRIC = Metric("Best cross-entropy of a run in nats, less is better", _loss, _kind)
 
 
 def _name(trial: Trial) -> str:

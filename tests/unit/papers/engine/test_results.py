@@ -7,11 +7,16 @@ import pytest
 
 from sottovoce.accounting import rounded_up
 from sottovoce.errors import SottoError
+from sottovoce.papers.engine import render
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Difference, all_of
+from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.render import Renderer, render_page
 from sottovoce.papers.engine.results import Outcome, ResultStore, Spread, rounds_to, smooth, value_at
+from sottovoce.papers.engine.runner import Runner
 from sottovoce.papers.engine.setting import Setting
-from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES, fedsgd, noised
+from sottovoce.papers.engine.tables import percent
+from sottovoce.papers.mcmahan2018 import tables
+from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES, baselines, fedsgd, noised
 from sottovoce.papers.registry import MCMAHAN2018
 
 GPU = SIZES["gpu"]
@@ -106,7 +111,7 @@ def test_the_spread_between_seeds_is_pooled(results):
     final = results.final(noised(0.0))
     assert final.seeds == 3
     assert final.deviation == pytest.approx(0.0003, rel=0.01)
-    assert MCMAHAN2018.metric.deviation(results, "fedavg") == pytest.approx(0.03, rel=0.01)  # percentage points
+    assert MCMAHAN2018.metric.deviations(results) == {"FedAvg": pytest.approx(0.03, rel=0.01)}  # percentage points
     assert Spread.of([0.1]).deviation is None
 
 
@@ -151,7 +156,7 @@ def test_one_seed_cannot_tell(tmp_path):
     alone.save(outcome(noised(0.0), 0, 0.175))
     alone.save(outcome(noised(0.003), 0, 0.175))
     alone.save(outcome(noised(0.003), 1, 0.175))  # two that agree by chance are not a spread either
-    assert MCMAHAN2018.metric.deviation(alone, "fedavg") is None
+    assert MCMAHAN2018.metric.deviations(alone) == {"FedAvg": None}
     judged = {row["claim"]: row for row in checked(alone)}
     assert judged["small noise"]["verdict"] == OPEN
 
@@ -163,11 +168,70 @@ def test_the_spread_of_one_algorithm_is_not_that_of_another(results):
     claim = {row["claim"]: row for row in checked(results)}["FedSGD clip"]
     assert claim["measured"] == "S = 2 instead of 20 costs -2.00"
     assert claim["verdict"] == OPEN
-    assert "too few settings of FedSGD" in MCMAHAN2018.check_claims(results, GPU)[1]
+    assert (
+        "too few settings were run with several seeds for a spread of FedSGD."
+        in (MCMAHAN2018.check_claims(results, GPU)[1])
+    )
     for seed in range(1, 5):
         results.save(outcome(fedsgd(0.0, 2.0), seed, 0.12 + seed / 1000))
     claim = {row["claim"]: row for row in checked(results)}["FedSGD clip"]
     assert claim["verdict"] == HOLDS
+
+
+@pytest.fixture
+def grid(results):
+    """The unclipped baseline: at η = 3 its first run is the best, and η = 6 diverged."""
+    trials = baselines(GPU)
+    for trial, end in zip(trials, (0.09, 0.14, 0.16, 0.17, 0.165, 0.0), strict=True):
+        results.save(outcome(trial, 0, end))
+    results.save(outcome(trials[3], 1, 0.15))  # more seeds do not change the choice
+    return trials
+
+
+def test_of_a_grid_the_best_first_run_stands_for_all(results, grid):
+    assert results.best_of_grids([noised(0.0), *grid, noised(0.003)]) == [noised(0.0), grid[3], noised(0.003)]
+    assert results.best_of_grids([noised(0.0), noised(0.003)]) == [noised(0.0), noised(0.003)]
+    text = tables.table_2(GPU, results, results.folder)
+    ends = Spread.of([run.smoothed[-1][1] for run in results.outcomes(grid[3])])
+    assert f"| 17.62 % | {percent(ends)} (η = 3) |" in text
+
+
+def test_figures_show_the_best_of_a_grid_and_tables_all_of_it(results, grid, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(render, "draw_panels", lambda panels, columns=0: drawn.append(panels) or b"")
+    renderer = Renderer(MCMAHAN2018, GPU, results, tmp_path)
+    for name in ("figure-1", "figure-2", "figure-5", "figure-6"):
+        text = renderer.render(EXPERIMENTS[name])
+        ((panel,),) = drawn
+        unclipped = [series for series in panel.series if "no clip" in series.label]
+        assert [series.label.split(", ")[-1] for series in unclipped] == ["η = 3"], name
+        assert all(f"`{trial.name}`" in text for trial in grid), name
+        drawn.clear()
+    renderer.render(EXPERIMENTS["figure-2"])
+    ((panel,),) = drawn
+    level, ends = panel.series[-1], [run.smoothed[-1][1] for run in results.outcomes(grid[3])]
+    assert [point.x for point in level.points] == [min(panel.places), max(panel.places)]
+    assert [point.mean for point in level.points] == pytest.approx([sum(ends) / 2] * 2)
+
+
+def test_a_sweep_with_nothing_on_its_axis_is_not_drawn(tmp_path):
+    results = ResultStore(tmp_path / "results")
+    results.save(outcome(baselines(GPU)[0], 0, 0.1))
+    text = Renderer(MCMAHAN2018, GPU, results, tmp_path).render(EXPERIMENTS["figure-2"])
+    assert "| no clip, η = 0.3 | 1 |" in text
+    assert not (tmp_path / "figure-2.png").exists()
+
+
+def test_only_the_best_of_a_grid_is_run_with_more_seeds(results, grid, monkeypatch):
+    trained = []
+    monkeypatch.setattr(Runner, "_check_result", lambda self, trial, seed: None)
+    monkeypatch.setattr(Runner, "_train", lambda self, trial, seed: trained.append((trial.name, seed)) or True)
+    out = results.folder.parent
+    runner = Runner(MCMAHAN2018, GPU, out, Populations(out / "users", Stores(), GPU))
+    assert runner.run(EXPERIMENTS["table-2"], seeds=3)
+    unclipped = [(name, seed) for name, seed in trained if "no-clip" in name]
+    assert unclipped == [(grid[3].name, 2)]
+    assert (noised(0.006, 10.0).name, 2) in trained
 
 
 @pytest.mark.slow

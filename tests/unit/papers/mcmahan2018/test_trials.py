@@ -12,7 +12,7 @@ from sottovoce.errors import SottoError
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.results import Outcome
 from sottovoce.papers.engine.trial import Changes, Trial
-from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
+from sottovoce.papers.mcmahan2018.trials import BASELINE_RATES, EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
 from sottovoce.papers.registry import MCMAHAN2018
 from sottovoce.recipe import Recipe
 
@@ -40,14 +40,15 @@ def test_every_table_and_figure_of_the_paper_is_there():
 @pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
 def test_every_trial_is_a_recipe_that_can_be_trained(experiment, size):
     for trial, _ in experiment.runs(size):
-        if trial.is_private or trial.is_central or trial.changes.local.get("learning_rate"):
+        if trial.is_private or trial.is_central:
             continue
         recipe = resolve(recipe_of(trial, size))
         assert recipe.privacy.mode == "experiment"  # results tell of users: clipped shares, users processed
         mechanism = build_mechanism(recipe, LAYERS)
         assert mechanism.noise_std(1, mechanism.clip_norms(1, None))[0] == trial.changes.privacy.get("noise_std", 0)
+        rate = trial.changes.local.get("learning_rate", 6.0)
         assert (recipe.local.batch * recipe.local.unroll, recipe.local.learning_rate) == (
-            (40, 6.0) if size.name == "smoke" else (80, 6.0)
+            (40, rate) if size.name == "smoke" else (80, rate)
         )
 
 
@@ -94,6 +95,20 @@ def test_a_name_stands_for_one_recipe_and_a_recipe_for_one_name(size):
             made = (recipe_of(trial, size).sha256(), start, trial.words, trial.corpus)
             assert by_name.setdefault(trial.name, made) == made
             assert by_recipe.setdefault(made, trial.name) == trial.name
+
+
+@pytest.mark.parametrize("name", ["figure-1", "figure-2", "figure-5", "figure-6", "table-2"])
+def test_the_unclipped_baseline_differs_in_its_learning_rate_alone(name):
+    grid = [trial for trial in EXPERIMENTS[name].trials(GPU) if trial.best_of]
+    recipes = [recipe_of(trial, GPU) for trial in grid]
+    assert [recipe.local.learning_rate for recipe in recipes] == list(BASELINE_RATES)
+    assert recipes[-1].local.learning_rate == 6.0  # the paper's, under the name of its kept result
+    assert grid[-1].name == "fedavg-no-clip-sigma0-estimator-true-average"
+    for trial, recipe in zip(grid, recipes, strict=True):
+        assert (recipe.privacy.clipping, recipe.privacy.estimator) == ("none", "true_average")
+        assert recipe.replace(local={"learning_rate": 6.0}) == recipes[-1]
+        assert trial.label.endswith(f"η = {recipe.local.learning_rate:g}")
+    assert len({trial.best_of for trial in grid}) == 1
 
 
 def test_the_gpu_size_is_the_papers_setting():

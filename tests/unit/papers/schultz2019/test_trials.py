@@ -31,10 +31,16 @@ def outcome(trial, seed, end, *, rise=0.0, accuracy=0.15):
     curve = [(at, accuracy * at / rounds, math.exp(loss)) for at, loss in enumerate(losses, 1)]
     evaluation = {"top1": curve[-1][1], "perplexity": curve[-1][2]}
     local = {"local loss": [(at, loss - 0.3) for at, loss in enumerate(losses, 1)]}
+    changes = trial.changes
+    recipe = {
+        "run": {"algorithm": "fedavg"},
+        "local": {"learning_rate": changes.local.get("learning_rate", PRINTED)},
+        "privacy": {"noise_std": changes.privacy.get("noise_std", 0.0)},
+    }
     return Outcome(
         trial.name,
         seed,
-        {"run": {"algorithm": "fedavg"}},
+        recipe,
         0,
         rounds,
         trial.user_updates(GPU),
@@ -131,7 +137,20 @@ def test_claims_are_judged_at_each_learning_rate(results):
         if name.endswith(f"η = {TUNED:g}"):
             assert (row["measured"], row["verdict"]) == ("not run", OPEN)
     table = SCHULTZ2019.check_claims(results, GPU)[1]
-    assert "two runs of one setting of FedAvg differ by 0.00 (" in table
+    assert "between runs of one setting, pooled, is 0.00 (η = 0.01), 0.00 (η = 0.01 with σ = 0.05), " in table
+
+
+def test_the_spread_of_models_that_noise_destroys_is_not_that_of_others(results):
+    """Their losses lie whole nats apart, which says nothing about models without noise."""
+    before = {row["claim"]: row for row in checked(results)}["federated, η = 0.01"]
+    for trial in (setting("DP-FedAvg", None, 20.0), setting("DP-FedAvg", 20.0, 20.0)):
+        for seed in range(3):
+            results.save(outcome(trial, seed, 70.0 + 5.0 * seed))
+    judged = {row["claim"]: row for row in checked(results)}
+    assert judged["federated, η = 0.01"] == before
+    assert before["measured"].startswith("FedAvg -0.80 ± 0.00,")
+    # 5 nats between two runs: two standard errors of a mean of three are 5.8, and S = 5 adds nothing.
+    assert "costs +69.70 ± 5.77 against S = 5" in judged["noise, η = 0.01"]["measured"]
 
 
 def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):
