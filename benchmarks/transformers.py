@@ -142,6 +142,7 @@ TRIALS = {
     "small": Trial("small", "pieces", (Way(0.3, 1.0), Way(1.0, 1.0), Way(1.0, 3.0), Way(0.3, 1.0, 0.003, "adam"))),
     "large-adapter": Trial("large", "pieces", (Way(0.3, 0.5), Way(1.0, 0.5), Way(1.0, 2.0)), adapter_rank=8),
 }
+MODELS = ("lstm", "small", "large")
 
 
 class Budget:
@@ -164,6 +165,11 @@ class Workshop:
     out: Path
     scale: Scale
     budget: Budget
+    only: tuple[str, ...] = MODELS
+
+    @property
+    def trials(self) -> dict[str, Trial]:
+        return {name: trial for name, trial in TRIALS.items() if trial.base in self.only}
 
     def tokens_of(self, name: str) -> str:
         return "words" if name == "lstm" else "pieces"
@@ -264,6 +270,8 @@ def prepare_all(workshop: Workshop, texts: argparse.Namespace) -> None:
 def train_bases(workshop: Workshop) -> None:
     """Central training by Adam. Every rate falls towards the end."""
     for name, sizes in workshop.scale.models.items():
+        if name not in workshop.only:
+            continue
         store = workshop.store("public", workshop.tokens_of(name))
         pieces = Store.open(store).users
         cohort = min(100, pieces)
@@ -307,7 +315,7 @@ def tune(workshop: Workshop, epsilon: float) -> None:
         users=scale.users, cohort=scale.cohort, rounds=scale.rounds, epsilon=epsilon, delta=DELTA, sampling="poisson"
     )
     assert planned.noise_multiplier is not None
-    for name, trial in TRIALS.items():
+    for name, trial in workshop.trials.items():
         if not workshop.is_finished(f"base-{trial.base}"):
             say(f"{name}: base-{trial.base} is not trained yet")
             workshop.budget.left_something = True
@@ -332,7 +340,7 @@ def tune(workshop: Workshop, epsilon: float) -> None:
 def train_privately(workshop: Workshop, epsilons: list[float]) -> None:
     tuned = workshop.tuned()
     for epsilon in epsilons:
-        for name, trial in TRIALS.items():
+        for name, trial in workshop.trials.items():
             if not workshop.is_finished(f"base-{trial.base}"):
                 workshop.budget.left_something = True
                 continue
@@ -348,8 +356,8 @@ def measure(workshop: Workshop, epsilons: list[float]) -> None:
     """Add a line to `results.jsonl` for every model that is trained and not measured yet."""
     results = workshop.out / "results.jsonl"
     known = {line["run"] for line in read_results(workshop)}
-    wanted = [f"base-{name}" for name in workshop.scale.models]
-    wanted += [f"private-{name}-{epsilon:g}" for epsilon in epsilons for name in TRIALS]
+    wanted = [f"base-{name}" for name in workshop.only]
+    wanted += [f"private-{name}-{epsilon:g}" for epsilon in epsilons for name in workshop.trials]
     for name in wanted:
         if name in known or not workshop.is_finished(name):
             workshop.budget.left_something |= name not in known
@@ -428,12 +436,17 @@ def main() -> int:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[8.0, 4.0])
     parser.add_argument("--budget-seconds", type=float)
     parser.add_argument("--scale", choices=tuple(SCALES), default="full")
+    parser.add_argument(
+        "--only", nargs="+", choices=MODELS, default=MODELS, help="models; several calls may run at once"
+    )
     numbers = ("cohort", "rounds", "passes", "users", "tokens_per_user", "held_out", "tuning_rounds")
     for name in numbers:
         parser.add_argument(f"--{name.replace('_', '-')}", type=float if name == "passes" else int)
     given = parser.parse_args()
     changed = {name: getattr(given, name) for name in numbers if getattr(given, name) is not None}
-    workshop = Workshop(given.out, replace(SCALES[given.scale], **changed), Budget(given.budget_seconds))
+    workshop = Workshop(
+        given.out, replace(SCALES[given.scale], **changed), Budget(given.budget_seconds), tuple(given.only)
+    )
     for step in given.steps:
         if step == "prepare":
             prepare_all(workshop, given)

@@ -249,7 +249,7 @@ def _private_rows(found: PrivateEvaluation) -> dict[str, str]:
         "targets, users (noisy)": f"{accuracy.targets:,}, {accuracy.users:,}",
         "tokens of a user, at most": f"{terms.tokens_per_user:,}",
         "ε for a held-out user": f"{shown_epsilon(terms.epsilon)} at δ = {plain_number(terms.delta)}",
-        f"ε of all {found.evaluations:,} private evaluations": shown_epsilon(found.epsilon_held_out),
+        f"ε of all private evaluations ({found.evaluations:,})": shown_epsilon(found.epsilon_held_out),
     }
     if accuracy.perplexity is not None:
         low, high = f"{accuracy.perplexity_low:.4g}", f"{accuracy.perplexity_high:.4g}"

@@ -30,8 +30,9 @@ def verify(
     else:
         for note in (note for note in found.notes if note.startswith(LOUD)):
             print(_printable(note))
+        width = max((len(check.name) for check in found.checks), default=0)
         for check in found.checks:
-            print(f"{check.name:9}  {check.result:9}  {_printable(check.found)}")
+            print(f"{check.name:{width}}  {check.result:9}  {_printable(check.found)}")
         if found.epsilons and found.delta is not None:
             claim = {"claimed by the statement": shown_epsilon(found.claimed or 0.0, 4)}
             computed = {one.accountant: _shown(one.epsilon) for one in found.epsilons}

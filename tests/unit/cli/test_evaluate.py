@@ -81,4 +81,4 @@ def test_private_figures_are_shown_with_their_noise_and_what_they_cost():
     assert rows["top-1 of people like them (95%)"] == "15.00% ± 1.00"
     assert rows["perplexity, losses cut off"] == "90 (80 to 100), at 18.4"
     assert rows["ε for a held-out user"] == "2 at δ = 1e-6"
-    assert rows["ε of all 2 private evaluations"] == "2.7"
+    assert rows["ε of all private evaluations (2)"] == "2.7"
