@@ -7,7 +7,7 @@ from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 
-from sottovoce.papers.engine.results import Facts, Outcome, ResultStore
+from sottovoce.papers.engine.results import Facts, Outcome, ResultStore, Spread
 from sottovoce.papers.engine.tables import markdown
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.popov2018.measures import PUBLIC, USERS, tail_of
@@ -70,7 +70,10 @@ def _value(outcome: Outcome, text: str, measure: str) -> float | None:
 
 def _with_printed(values: Sequence[float | None], printed: float | None) -> str:
     known = [value for value in values if value is not None]
-    shown = f"{fmean(known):.1f}" if len(known) == len(values) else "diverged"
+    spread = Spread.of(known) if len(known) == len(values) else None
+    shown = "diverged" if spread is None else f"{spread.mean:.1f}"
+    if spread is not None and spread.deviation is not None:
+        shown += f" ± {spread.deviation:.1f}"
     return shown if printed is None else f"{shown} ({printed:g})"
 
 
