@@ -15,6 +15,7 @@ from sottovoce.commands.report import public_recipe, report_run
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import SettingError, SottoError
+from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import sealed, write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.model_card import Described, model_card
@@ -31,6 +32,7 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, write_release
+from sottovoce.runs.record import as_lines, without_evaluations
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
 _LICENSE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
@@ -65,9 +67,13 @@ class ReleaseFolder:
 
     def __post_init__(self) -> None:
         self.card = Card.from_json(self.run.read_card())
+        self.held_out = held_out_users(Recipe.of(self.run), self.run)
+        self.accuracy = self._private_accuracy()
+        if self.accuracy is not None:
+            self.notes += ("no exact figure of held-out users: the release has their private accuracy instead",)
         own, words = self.card.own_model, find_tokenizer(self.run.model).name
         files = [WEIGHTS, words, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
-        files += [file.name for file in self._copied if file.exists()]
+        files += self._copied
         if own:
             self.notes += ("no report.html and no ONNX: the model is your own; `sotto report` needs it from Python",)
         else:
@@ -79,9 +85,20 @@ class ReleaseFolder:
         self.files = (*files, README, MANIFEST, SIGNATURE, SIGNER)
 
     @property
-    def _copied(self) -> tuple[Path, ...]:
+    def _copied(self) -> dict[str, bytes]:
         """Public files that not every run has."""
-        return self.run.registry_file, self.run.baselines_file, self.run.record.path
+        run, exact = self.run, self.accuracy is None
+        files = [run.registry_file, run.record.path, *([run.baselines_file] if exact else [])]
+        copied = {file.name: file.read_bytes() for file in files if file.exists()}
+        if not exact and run.record.path.name in copied:
+            copied[run.record.path.name] = as_lines(without_evaluations(run.record.read()))
+        return copied
+
+    def _private_accuracy(self) -> PrivateAccuracy | None:
+        """Of this model, where held-out users have paid for one."""
+        if self.held_out is None or self.held_out.path is None:
+            return None
+        return private_accuracy(self.held_out.path, digest(self.run.load_weights()))
 
     def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)
@@ -90,7 +107,9 @@ class ReleaseFolder:
         # Later runs on the same people count: the total is the one of today.
         statement = replace(read_statement(run), audits=audits)
         statement = with_store_total(statement, store_ledger(run, recipe).spent(), recipe.privacy.accountant)
-        statement = self._measured_privately(statement, recipe)
+        if self.accuracy is not None and self.held_out is not None and self.held_out.path is not None:
+            spent = StoreLedger(self.held_out.path / "ledger.jsonl").spent_on_held_out()
+            statement = with_private_accuracy(statement, self.accuracy, spent)
         written = sealed(with_prose(statement))
         run.write_json(draft / STATEMENT, written)
         model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
@@ -100,28 +119,13 @@ class ReleaseFolder:
         if self.card.own_model:
             del public["model"]
         write_aside(draft / RECIPE, Recipe.from_dict(public).to_toml().encode())
-        for file in self._copied:
-            if file.exists():
-                write_aside(draft / file.name, file.read_bytes())
+        for name, text in self._copied.items():
+            write_aside(draft / name, text)
         if REPORT in self.files:
-            report_run(run.path, out=draft / REPORT)
+            report_run(run.path, out=draft / REPORT, statement=statement)
         if self.onnx:
             self._export(draft)
         write_aside(draft / README, model_card(self._described(statement, model)).encode())
-
-    def _measured_privately(self, statement: Statement, recipe: Recipe) -> Statement:
-        """With the private accuracy of this model, where held-out users have paid for one."""
-        held_out = held_out_users(recipe, self.run)
-        if held_out is None or held_out.path is None:
-            return statement
-        found = private_accuracy(held_out.path, digest(self.run.load_weights()))
-        if found is None:
-            return statement
-        spent = StoreLedger(held_out.path / "ledger.jsonl").spent_on_held_out()
-        baselines = Baselines.of(self.run)
-        exact = any("evaluation" in line for line in self.run.record.read())
-        exact = exact or (baselines is not None and bool(baselines.scores))
-        return with_private_accuracy(statement, found, spent, exact)
 
     def _export(self, draft: Path) -> None:
         try:
@@ -135,6 +139,7 @@ class ReleaseFolder:
         cards = [bases.read_base(folder) for name in bases.shipped() if (folder := bases.find(name))]
         same_words = [card.language for card in cards if card.words == statement.vocabulary.fingerprint]
         started = statement.start is not None and initial not in (None, bases.NO_BASE)
+        exact = self.accuracy is None
         last = [line for line in run.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
         return Described(
             name=self.out.resolve().name,
@@ -146,8 +151,8 @@ class ReleaseFolder:
             language=self.publication.language or next(iter(same_words), None),
             base_model=Path(recipe.model.initial or "").name if started else None,
             base=next((card for card in cards if started and card.name == initial), None),
-            evaluation=last[-1]["evaluation"] if last else None,
-            baselines=Baselines.of(run),
+            evaluation=last[-1]["evaluation"] if last and exact else None,
+            baselines=Baselines.of(run) if exact else None,
             onnx=self.onnx,
         )
 

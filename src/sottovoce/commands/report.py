@@ -22,6 +22,7 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger, read_ledger
+from sottovoce.runs.record import without_evaluations
 
 # Written for this project; no user's words.
 GREETINGS = ("good morning ,", "how are", "thank you so", "see you")
@@ -35,6 +36,7 @@ def report_run(
     model: LanguageModel | None = None,
     other: str | Path | None = None,
     out: Path | None = None,
+    statement: Statement | None = None,
 ) -> PagePath:
     """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
 
@@ -42,22 +44,24 @@ def report_run(
         path: the run's folder.
         internal: also what was computed from people's text.
         model: a model of your own, where the run has one.
-        baseline: the top-1 of always suggesting one token.
         other: another run to draw in the same figures. Where its words are the same, both are measured on the held-out
             users of the run's store, by band and by group.
         out: where the page is written instead.
+        statement: of a release. Where it has a private accuracy, no exact figure of held-out users is shown.
     """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     card = read_card(run)
     other_run = RunFolder.open(other) if other is not None else None
+    statement = statement or _statement_of_today(run)
+    exact = statement.private_accuracy is None
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=public_recipe(run, card),
-        statement=_statement_of_today(run),
-        record=run.record.read(),
+        statement=statement,
+        record=run.record.read() if exact else without_evaluations(run.record.read()),
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
-        baselines=Baselines.of(run),
+        baselines=Baselines.of(run) if exact else None,
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(read_findings(run)),
         costs=_costs(run, other_run, model) if other_run else None,

@@ -180,6 +180,7 @@ def _read(
         checks.append(_against_server(statement, found.spent))
     if statement.private_accuracy is not None:
         checks.append(_held_out(statement.private_accuracy.terms))
+        checks.append(_judged("held-out users", verify_files.exact_figures(release), "the record is not of them"))
     checks.append(_judged("sentences", sentences.faults(release, statement), "say what the facts say"))
     notes, _ = _try(lambda: (*_notes(signed, found), *sentences.notes(release, statement)))
     return statement, checks, epsilons, notes or ()

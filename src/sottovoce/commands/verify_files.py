@@ -14,12 +14,13 @@ from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGH
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
 _READ = (STATEMENT, "card.json", "ledger.jsonl", RECIPE, README)  # as a whole
-_SHOWN = (REPORT, "record.jsonl", "baselines.json", "canaries.json")
+_RECORD = "record.jsonl"
+_SHOWN = (REPORT, _RECORD, "baselines.json", "canaries.json")
 KNOWN = frozenset({WEIGHTS, *FILES, *_READ, *_SHOWN, MANIFEST, SIGNATURE, SIGNER})
 _GRAPHS, _FACTS = "(step|sequence|batch)", "(manifest|canaries|pieces|tokenizer)"
 _EXPORTED = re.compile(rf"{ONNX}/({_GRAPHS}\.onnx|{_FACTS}\.json|vocabulary\.txt)")
 _LARGEST = 10**7  # bytes of a file that is read as a whole
-_LARGEST_TOKENIZER = 10**9
+_LARGEST_RECORD, _LARGEST_TOKENIZER = 10**8, 10**9
 _MOST_MOVED = 100
 # A kind of round takes about a third of a second, a thousand examples of a user a few.
 _MOST_KINDS, _MOST_EXAMPLES, _MOST_ROUNDS, _MOST_NUMBERS = 40, 10_000, 10**7, 10**4
@@ -34,6 +35,7 @@ def unknown(sizes: Mapping[str, int]) -> list[str]:
 def too_large(sizes: Mapping[str, int]) -> list[str]:
     """Files that are larger than such a file may be. They are not opened."""
     limits = dict.fromkeys(_READ, _LARGEST) | dict.fromkeys(FILES, _LARGEST_TOKENIZER)
+    limits[_RECORD] = _LARGEST_RECORD
     return [f"{name} has more than {most:,} bytes" for name, most in limits.items() if sizes.get(name, 0) > most]
 
 
@@ -74,6 +76,15 @@ def _with_inner(event: object) -> list[object]:
     """An event, and those of one run where it is the best of several."""
     run = event.get("run") if isinstance(event, dict) else None
     return [event, *(one.get("event") if isinstance(one, dict) else one for one in run)] if run else [event]
+
+
+def exact_figures(release: RunFolder) -> Iterator[str]:
+    """Files of a release with a private accuracy that have exact figures of the same people."""
+    if release.baselines_file.exists():
+        yield f"{release.baselines_file.name} has exact figures of them"
+    measured = [line["round"] for line in release.record.read() if "evaluation" in line]
+    if measured:
+        yield f"{_RECORD} has exact figures of them, in round {measured[0]} first"
 
 
 def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:

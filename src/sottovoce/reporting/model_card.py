@@ -82,11 +82,10 @@ def _how_good(about: Described) -> Iterator[str]:
         cost = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)}"
         people = f"about {private.users:,} held-out users ({cost} for each)"
         yield f"**Private accuracy** on {people}: {accuracy_text(private)}."
-    if about.evaluation is None:
-        yield from () if private is not None else ("It was not measured on held-out users.",)
         return
-    if private is not None:
-        yield ""
+    if about.evaluation is None:
+        yield "It was not measured on held-out users."
+        return
     people = f"about {about.evaluation['users']:,} held-out users"
     yield f"Exact accuracy, not private, on {people}, who are not protected by the guarantee:"
     yield ""

@@ -475,12 +475,12 @@ def _realised(listed: Spent, about: RunFacts, cost: Callable[[Spent], float]) ->
     return cost(spent)
 
 
-def with_private_accuracy(statement: Statement, accuracy: PrivateAccuracy, spent: Spent, exact: bool) -> Statement:
-    """The same with an accuracy that is private for held-out users.
+def with_private_accuracy(statement: Statement, accuracy: PrivateAccuracy, spent: Spent) -> Statement:
+    """The same with an accuracy that is private for held-out users, instead of an exact one.
 
-    `spent` is all that they were charged. Do public files have an `exact` accuracy too?
+    `spent` is all that they were charged.
     """
-    kept = tuple(line for line in statement.not_covered if exact or line != EXACT_ACCURACY)
+    kept = tuple(line for line in statement.not_covered if line != EXACT_ACCURACY)
     total = accounting.epsilon(spent, accuracy.terms.delta)
     return replace(statement, private_accuracy=accuracy, epsilon_held_out=total, not_covered=kept)
 

@@ -12,7 +12,7 @@ from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.adversaries import Adversary
-from sottovoce.reporting.statement import EXACT_ACCURACY, MechanismFacts, Schedule, Statement
+from sottovoce.reporting.statement import MechanismFacts, Schedule, Statement
 
 _WORDS = {
     ADDED: "one user is added or removed",
@@ -280,13 +280,11 @@ def _held_out(statement: Statement) -> list[str]:
         return []
     terms = found.terms
     cost = f"ε = {epsilon_text(terms.epsilon)} at δ = {plain(terms.delta)}"
-    exact = EXACT_ACCURACY in statement.not_covered
-    more = " Other figures of held-out users in this release are exact, and not private." if exact else ""
     return [
         f"Held-out users, who are others than those trained on, were measured privately, with {cost} for each of them "
         f"when one is added or removed: {accuracy_text(found)}. The first {terms.tokens_per_user:,} tokens of each "
         f"count, and their number has noise too. Over all private evaluations on them, ε is "
-        f"{epsilon_text(statement.epsilon_held_out)} at the same δ.{more}"
+        f"{epsilon_text(statement.epsilon_held_out)} at the same δ. No exact figure of them is released."
     ]
 
 

@@ -29,6 +29,16 @@ def of_held_out(evaluation: Json) -> Json:
     return public | {"users": coarse_count(evaluation["users"])}
 
 
+def without_evaluations(record: list[Json]) -> list[Json]:
+    """The lines of a record without what was measured on held-out people exactly."""
+    return [{name: value for name, value in line.items() if name != "evaluation"} for line in record]
+
+
+def as_lines(record: list[Json]) -> bytes:
+    """A record as its file has it."""
+    return b"".join(map(_line, record))
+
+
 def _coarse(value: float) -> float:
     return round(value, 4) if value <= 1 else float(f"{value:.4g}")
 
@@ -66,8 +76,8 @@ class Lines:
     def keep_up_to(self, round_number: int) -> None:
         """Remove the rounds after a checkpoint: they are done, and written, again."""
         if self.path.exists():
-            kept = b"".join(_line(entry) for entry in self.read() if entry["round"] <= round_number)
-            write_aside(self.path, kept, private=self._private)
+            kept = [entry for entry in self.read() if entry["round"] <= round_number]
+            write_aside(self.path, as_lines(kept), private=self._private)
 
 
 def _line(entry: Json) -> bytes:

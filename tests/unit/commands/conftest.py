@@ -65,13 +65,13 @@ def run(begun: Callable[..., RunFolder]) -> RunFolder:
 
 
 @pytest.fixture
-def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[RunFolder], Path]:
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Write the signed release of a run, without report and ONNX; the gate is not asked."""
-    monkeypatch.setattr(release_folder, "report_run", lambda path, out: out.write_text("report"))
+    monkeypatch.setattr(release_folder, "report_run", lambda path, out, statement: out.write_text("report"))
     monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
 
-    def make(run: RunFolder) -> Path:
-        out = tmp_path / f"release of {run.path.name}"
+    def make(run: RunFolder, name: str = "release") -> Path:
+        out = tmp_path / f"{name} of {run.path.name}"
         out.mkdir()
         release_folder.ReleaseFolder(run, out, release_folder.Publication(), "SHA256:abc").write(out, ())
         signature.sign_folder(out, signature.owner_key(), signature.RELEASE)

@@ -12,13 +12,17 @@ from sottovoce.accounting import HeldOutSums
 from sottovoce.commands import private_evaluation
 from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, private_accuracy
 from sottovoce.commands.verify import _held_out, verify_release
+from sottovoce.commands.verify_files import exact_figures
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.private_accuracy import Terms
 from sottovoce.evaluation.private_prediction import BoundedCounts
+from sottovoce.files import sealed
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 from sottovoce.reporting.statement import EXACT_ACCURACY
+from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger
 
 CLEAR = NoisySums((3_000, 1_000, 1_000, 15_000), 2_560_000, (600, 3_000, 20_000), 400)
@@ -137,11 +141,36 @@ def test_a_release_says_the_private_accuracy(run, store, clear, released):
     statement = json.loads((release / "privacy.json").read_text())
     assert statement["private_accuracy"]["top1"] == 0.15
     assert statement["epsilon_held_out"] == found.epsilon_held_out
-    assert EXACT_ACCURACY not in statement["not_covered"]  # the run has done no round, and was not evaluated
+    assert EXACT_ACCURACY not in statement["not_covered"]
     assert (
         "**Private accuracy** on about 400 held-out users (ε = 2 at δ = 1e-6 for each)"
         in (release / "README.md").read_text()
     )
+
+
+KINDS = (".json", ".jsonl", ".md", ".html", ".toml")
+MEASURED = {"users": 40, "top1": 0.1234, "top3": 0.2345, "top5": 0.3456, "perplexity": 77.7}
+
+
+def test_a_release_with_a_private_accuracy_has_no_exact_figure_of_held_out_users(run, clear, released):
+    run.record.append({"round": 0, "evaluation": MEASURED})
+    baselines = Baselines(token="the", constant=Score(40, 0.1357, 0.2468, 0.3579, None))
+    run.write_json(run.baselines_file, sealed(baselines.to_json()))
+    exact = ("0.1234", "12.3", "77.7", "0.1357", "13.6")
+
+    def files_with_them(release):
+        texts = {file.name: file.read_text(errors="ignore") for file in release.iterdir() if file.suffix in KINDS}
+        return {name for name, text in texts.items() if any(figure in text for figure in exact)}
+
+    before = released(run)
+    assert files_with_them(before) == {"record.jsonl", "baselines.json", "README.md"}
+    assert len(list(exact_figures(RunFolder.of_release(before)))) == 2
+    evaluate_privately(run.path, epsilon=2.0)
+    release = released(run, "private release")
+    assert not files_with_them(release)
+    assert not list(exact_figures(RunFolder.of_release(release)))
+    assert json.loads((release / "record.jsonl").read_text()) == {"round": 0}
+    assert not (release / "baselines.json").exists()
 
 
 @pytest.mark.slow

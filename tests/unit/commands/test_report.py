@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from sottovoce.accounting import SampledGaussian
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
+from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.ledger import StoreLedger
@@ -28,6 +30,17 @@ def test_an_internal_page_is_for_the_owner_alone(run):
     assert page == run.path / "report-internal.html"
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert not run.report_file.exists()
+
+
+def test_the_page_of_a_release_with_a_private_accuracy_has_no_exact_figure(run):
+    measured = {"users": 40, "top1": 0.1234, "top3": 0.2345, "top5": 0.3456, "perplexity": 77.7}
+    run.record.append({"round": 0, "epsilon": 0.0, "evaluation": measured})
+    accuracy = PrivateAccuracy(terms=Terms(2.0, 1e-6, 2.2, 100, 18.4), users=310, targets=9, top1=0.1, top1_within=0.1)
+    private = replace(read_statement(run), private_accuracy=accuracy, epsilon_held_out=2.0)
+    assert "12.3%" in report_run(run.path).read_text()
+    text = report_run(run.path, statement=private).read_text()
+    assert not [figure for figure in ("12.3", "77.7") if figure in text]
+    assert "top-1 10.00% ± 10.00 points" in text
 
 
 def test_two_runs_in_the_same_words_are_measured_on_the_same_users(run, begun, monkeypatch):
