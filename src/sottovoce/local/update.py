@@ -261,6 +261,30 @@ def mean_loss_and_gradient(
     return (jnp.where(counts, loss, 0), new_state), gradient
 
 
+def bytes_of_a_step(update: UserUpdate, model: LanguageModel) -> int:
+    """What one user keeps of a local step for its gradient. Nothing is computed: shapes tell it.
+
+    What is frozen is not counted: all users of a block share it.
+    """
+    params, frozen = split(model)
+
+    def kept(params: Any, ids: Array) -> Any:
+        batch = Batch(ids, ids, ids.astype(jnp.float32))
+        states, key = fresh_states(update.objective, model, update.batch), jax.random.key(0)
+
+        def loss(params: Any) -> Array:
+            return jnp.sum(update.objective(join(params, frozen), model, batch, states, key)[0])
+
+        return jax.vjp(loss, params)[1]
+
+    found = jax.tree.leaves(jax.eval_shape(kept, params, jnp.zeros((update.batch, update.unroll), jnp.int32)))
+    return max(_bytes(found) - _bytes(jax.tree.leaves(frozen)), 0)
+
+
+def _bytes(leaves: list[Any]) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in leaves if hasattr(leaf, "dtype"))
+
+
 def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
     """The initial state of every lane."""
     state = initial_state(objective, model)

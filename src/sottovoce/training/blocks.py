@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from sottovoce.kernels.find import Program
+from sottovoce.local.update import UserUpdate, bytes_of_a_step
 from sottovoce.models.contract import parameter_count, split
 
 MOST_WASTE = 0.1  # of a block's steps: those of padding, and of users who had finished
@@ -71,17 +72,21 @@ def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
     return shares
 
 
-def block_size(model: Any, cohort: float, chosen: int = 0) -> int:
+def block_size(model: Any, cohort: float, chosen: int = 0, update: UserUpdate | None = None) -> int:
     """Users at once: as chosen, or what suits the model and the device.
 
     Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower; what is
-    frozen counts there too: adapters are small, and what a step computes for a user is not.
+    frozen counts there too: adapters are small, and what a step computes for a user is not. On a GPU what a step of
+    `update` keeps for its gradient must fit too.
     """
     if chosen:
         return chosen
     on_cpu = jax.default_backend() == "cpu"
     counted = parameter_count(model if on_cpu else split(model)[0])
     most = max(1, min(512, (6 * 2**20 if on_cpu else _room()) // (8 * counted)))
+    if not on_cpu and update is not None and (memory := _memory()):
+        # A third: the next block begins before the memory of this one is free.
+        most = max(1, min(most, memory // 3 // max(bytes_of_a_step(update, model), 1)))
     size = min(most, int(cohort * 1.2) + 1)
     if on_cpu or size < 32:
         return size
@@ -93,8 +98,12 @@ def block_size(model: Any, cohort: float, chosen: int = 0) -> int:
 
 def _room() -> int:
     """Bytes for the updates of a block on a GPU. A program holds some six arrays of their size at once."""
-    memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
-    return max(8 * 2**30, memory // 8)
+    return max(8 * 2**30, _memory() // 8)
+
+
+def _memory() -> int:
+    """Bytes of a GPU; 0 where it does not say."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
 
 
 def latency(products: Program | None) -> float:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
@@ -7,6 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
+from sottovoce.local.update import FedAvg, bytes_of_a_step
+from sottovoce.models.lora import Adapters, Survey, adapt
+from sottovoce.models.registry import build
+from sottovoce.privacy.clipping import FlatClip
 from sottovoce.training import blocks as module
 from sottovoce.training.blocks import block_size, cut_into_blocks, latency, share_out
 
@@ -99,6 +105,23 @@ def test_a_block_fits_the_cache_of_a_cpu_and_is_in_lots_of_32_on_a_gpu(monkeypat
     large = {"weight": np.zeros(4_000_000, np.float32)}
     assert block_size(large, cohort=500) == 256  # two blocks of one size, not 288 and 212
     assert block_size(params, cohort=5) == 7
+
+
+def test_what_a_step_keeps_for_its_gradient_fits_a_gpu_too(monkeypatch):
+    """Adapters are small; what a large frozen model computes for a user is not."""
+    made = build("transformer", 200, {"embedding": 32, "hidden": 64, "layers": 2, "heads": 2}, jax.random.key(0))
+    model = adapt(Survey(made, Adapters(rank=2)), jax.random.key(1))
+    update = FedAvg(FlatClip(1.0), True, learning_rate=0.1, batch=4, unroll=8)
+    kept = bytes_of_a_step(update, model)
+    assert 4 * 4 * 8 * 200 < kept < 50 * 4 * 4 * 8 * 200  # the logits of all tokens, and some more
+    assert 1.9 < bytes_of_a_step(replace(update, batch=8), model) / kept < 2.1
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(module, "_memory", lambda: 3 * 64 * kept)
+    assert block_size(model, 1000, update=update) == 64
+    assert block_size(model, 1000) == 512
+    assert block_size(model, 1000, chosen=7, update=update) == 7
+    monkeypatch.setattr(module, "_memory", lambda: 0)  # a device that does not say
+    assert block_size(model, 1000, update=update) == 512
 
 
 def test_a_step_has_a_latency_on_a_gpu_alone(monkeypatch):
