@@ -37,13 +37,14 @@ def export(
 def _rows(manifest: JsonObject, out: Path) -> dict[str, str]:
     model, parity, privacy, smaller = (manifest[name] for name in ("model", "parity", "privacy", "eight_bits"))
     difference = max(parity["largest_difference"].values())
+    graphs = ", ".join(manifest["graphs"])
     rows = {
         "model": f"{model['kind']}, {model['parameters']:,} parameters",
-        "step, sequence": _sizes(graph["bytes"] for graph in manifest["graphs"].values()),
+        graphs: _sizes(graph["bytes"] for graph in manifest["graphs"].values()),
         "largest difference from JAX": f"{difference:.2g} of at most {parity['bound']:g}",
     }
     if smaller:
-        rows["step, sequence in float32"] = _sizes(smaller["bytes_float32"].values())
+        rows[f"{graphs} in float32"] = _sizes(smaller["bytes_float32"].values())
         rows["largest difference with 8 bits"] = f"{smaller['largest_difference']:.2g}"
         accuracy = "no held-out users at hand"
         if smaller["top1"] is not None:
