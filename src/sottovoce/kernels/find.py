@@ -15,16 +15,23 @@ from sottovoce.kernels.narrow import Narrow
 from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, UserUpdate
+from sottovoce.models.gated_cnn import GatedCNN
+from sottovoce.models.gru import GRU
 from sottovoce.models.head import tables_of
+from sottovoce.models.lstm import LSTM
+from sottovoce.models.stacked_lstm import StackedLSTM
+from sottovoce.models.transformer import Transformer
 
 Program = Products | OneUser | Softmax | OneGradient | Narrow
+COMPARED = (LSTM, GRU, StackedLSTM, GatedCNN, Transformer)
 
 
 def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Program | None:
     """A program written for the model, or else for any model with tables, or else for any. None: `jax.vmap` alone.
 
     Args:
-        kernels: "auto", "any_model" (the program for any model with tables, on a GPU), or "off".
+        kernels: "auto", "any_model" (on a GPU the program for any model with tables, also where it was not compared
+            with the general one), or "off".
         update: what each user computes.
         model: that is trained.
         block: users computed at once.
@@ -38,9 +45,24 @@ def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Pr
     if found is not None:
         return found
     if isinstance(update, FedAvg) and any_users.fits(update, model):
-        # Not by default: on a GPU its rates were measured, and its updates were not yet compared with the general ones.
-        return _find_softmax(update, model) if kernels == "any_model" else None
+        return _find_softmax(update, model) if kernels == "any_model" or _was_compared(update, model) else None
     return OneGradient(jnp.bfloat16) if one_gradient.fits(update, model) else Narrow()
+
+
+def _was_compared(update: FedAvg, model: Any) -> bool:
+    """Were updates and accuracy compared with the general program's on such a GPU, and is it faster there?
+
+    By `benchmarks/compare_programs.py` and `sotto bench`, on an H200: see docs/results/speed.md.
+    """
+    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+        return False
+    models = COMPARED if update.objective is plain else (LSTM,)
+    return type(model) in models and _is_bounded(update)
+
+
+def _is_bounded(update: FedAvg) -> bool:
+    """Has Δ a bound after every step?"""
+    return update.clip_every_step and update.clipping.bounded
 
 
 def _find_softmax(update: FedAvg, model: Any) -> Softmax:
@@ -52,7 +74,7 @@ def _find_softmax(update: FedAvg, model: Any) -> Softmax:
 
     tables = tables_of(model)
     assert tables is not None
-    stored = jnp.float16 if update.clip_every_step and update.clipping.bounded else jnp.float32
+    stored = jnp.float16 if _is_bounded(update) else jnp.float32
     tokens, size = update.batch * update.unroll, getattr(model, tables.output).shape[1]
     if tables.unit and tables.bias is None and update.objective is plain:
         written = cuda.softmax(tokens, size, stored)
