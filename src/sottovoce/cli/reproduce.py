@@ -15,7 +15,10 @@ from sottovoce.errors import SottoError
 from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sottovoce.papers.engine.paper import Paper
+    from sottovoce.papers.reproduce import MissingRuns
 
 DEFAULT_PAPER = "mcmahan2018"
 Many = Parameter(consume_multiple=True, negative=())
@@ -35,6 +38,7 @@ class What:
     ] = "smoke"
     seeds: Annotated[int, option("Runs of every setting: from two on, tables give the spread.")] = 1
     rounds: Annotated[int | None, option("Rounds of a run, instead of the size's.")] = None
+    undecided: Annotated[Flag, option("Only more seeds (--seeds) for claims: those that cannot be told first.")] = False
 
     @property
     def names(self) -> list[str]:
@@ -60,7 +64,7 @@ class Mode:
 
     from_results: Annotated[Flag, option("Train nothing: draw what is in the folder.")] = False
     claims: Annotated[Flag, option("Train nothing: check claims against the folder, or those in it.")] = False
-    list: Annotated[Flag, option("Print what there is and what it costs, and run nothing.")] = False
+    list: Annotated[Flag, option("Print what there is (or is left: --undecided) and what it costs.")] = False
     json: Json = False
 
 
@@ -77,13 +81,17 @@ def reproduce(
     mode: Mode = MODE,
 ) -> None:
     """Run the tables and figures of a paper again. A call that was stopped continues where it was."""
-    if mode.list:
+    if mode.list and not what.undecided:
         _list(paper, what, json=mode.json)
         return
     if out is None:
         raise SottoError("--out is missing: name a folder for runs, results, figures and tables (or say --list)")
     from sottovoce.papers import reproduce as running
 
+    if mode.list:
+        running.check_paper(out, paper)
+        _list_missing(running.missing_runs(out, what.seeds), json=mode.json)
+        return
     if mode.claims and paper is None and not mode.json and out.is_dir() and not running.holds_reproduction(out):
         print(running.write_claims_page(out), end="")
         return
@@ -113,7 +121,7 @@ def _run(name: str, what: What, texts: Texts, out: Path, *, quiet: bool) -> bool
     from sottovoce.papers.registry import PAPERS
 
     paper = PAPERS[name]
-    request = running.Request(paper, what.names, paper.size(what.size, what.rounds), what.seeds)
+    request = running.Request(paper, what.names, paper.size(what.size, what.rounds), what.seeds, what.undecided)
     stores = Stores(tuple(texts.users or ()), texts.other, texts.public, texts.declared_users)
     log = (lambda text: None) if quiet else partial(print, flush=True)
     with gentle_stop() as stop:
@@ -137,6 +145,17 @@ def _list(name: str | None, what: What, *, json: bool) -> None:
             print(f"{row['name']:<16}{row['title']}\n{'':<16}{row['shows']}")
             print(f"{'':<16}{costs if runs['gpu'] else 'no runs'}\n")
     print("Settings that several of them share are run once.")
+
+
+def _list_missing(rows: Sequence[MissingRuns], *, json: bool) -> None:
+    if json:
+        print_json({"claims": [dict(row) for row in rows]})
+        return
+    for row in rows:
+        print(f"{row['says']}\n    {len(row['runs'])} runs, {row['seconds']:,.0f} s")
+        print("".join(f"    {name}\n" for name in row["runs"]))
+    runs, seconds = sum(len(row["runs"]) for row in rows), sum(row["seconds"] for row in rows)
+    print(f"{runs} runs in all, {seconds:,.0f} s if each takes as long as before.")
 
 
 def _costs(paper: Paper, what: What) -> JsonObject:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import write_aside
@@ -28,13 +29,15 @@ CLAIMS_FILE = "claims.json"
 class Request:
     """What to run: experiments of a paper by name, at a size, every setting with some seeds.
 
-    Without names, all experiments are run whose stores are given.
+    Without names, all experiments are run whose stores are given. With `undecided`, it is only more seeds of settings
+    in the folder: those of claims that cannot be told first, then those of claims that rest on one seed.
     """
 
     paper: Paper
     names: Sequence[str]
     size: Size
     seeds: int = 1
+    undecided: bool = False
 
 
 def reproduce(request: Request, out: Path, stores: Stores | None = None, console: Console | None = None) -> bool:
@@ -55,7 +58,15 @@ def reproduce(request: Request, out: Path, stores: Stores | None = None, console
     if not stores.users and (stores.other or stores.public):
         name, given = ("--other", stores.other) if stores.other else ("--public", stores.public)
         raise SottoError(f"{name} {given} needs --users too, a store of people: without one all text is synthetic")
-    experiments = paper.choose(request.names)
+    if request.undecided:
+        check_paper(out, paper.name)
+        if request.seeds < 2:
+            raise SettingError("{seeds} is no more than there is; to decide claims give 2 or more", seeds=request.seeds)
+        if request.names:
+            raise SottoError("--undecided finds the experiments itself; leave --figure, --table and --experiment out")
+        experiments = paper.undecided(ResultStore(out / "results"), size)
+    else:
+        experiments = paper.choose(request.names)
     out.mkdir(parents=True, exist_ok=True)
     runner = Runner(paper, size, out, Populations(out / "users", stores, size), console)
     ready = [experiment for experiment in experiments if request.names or runner.can_run(experiment)]
@@ -66,9 +77,40 @@ def reproduce(request: Request, out: Path, stores: Stores | None = None, console
     for experiment in ready:
         if not runner.run(experiment, request.seeds):
             return False
-        console.log(renderer.render(experiment))
-        write_page(out)
+        if not request.undecided:
+            console.log(renderer.render(experiment))
+            write_page(out)
+    if request.undecided:
+        console.log(check_claims(out)[1])
     return True
+
+
+class MissingRuns(TypedDict):
+    """What one claim lacks. `seconds` are those that runs of these settings took before, evaluation not counted."""
+
+    claim: str
+    says: str
+    runs: list[str]
+    seconds: float
+
+
+def missing_runs(out: Path, seeds: int) -> list[MissingRuns]:
+    """What `undecided` would run, in its order. A run that several claims lack is counted with the first of them."""
+    paper, size, results = read_folder(out)
+    rows: list[MissingRuns] = []
+    counted: set[Path] = set()
+    for experiment in paper.undecided(results, size):
+        found = {
+            path: next((run.seconds for run in results.outcomes(trial) if run.seconds), 0.0)
+            for trial, count in experiment.runs(size, seeds)
+            for seed in range(count)
+            if not (path := results.path(trial, seed)).exists() and path not in counted
+        }
+        counted.update(found)
+        seconds = round(sum(found.values()), 1)
+        runs = [path.stem for path in found]
+        rows.append({"claim": experiment.name, "says": experiment.title, "runs": runs, "seconds": seconds})
+    return rows
 
 
 def redraw(names: Sequence[str], out: Path) -> Iterator[str]:

@@ -12,12 +12,12 @@ RUNNING = "sottovoce.papers.reproduce"
 
 def test_the_request_names_experiments_size_and_stores(sotto, stub, capsys, tmp_path):
     run = stub(f"{RUNNING}.reproduce", True)
-    what = ["--table", "1", "--experiment", "ptb", "--seeds", "3", "--size", "cpu", "--rounds", "9"]
+    what = ["--table", "1", "--experiment", "ptb", "--seeds", "3", "--size", "cpu", "--rounds", "9", "--undecided"]
     texts = ["--users", "a", "b", "--other", "c", "--declared-users", "70"]
     sotto(["reproduce", "schultz2019", "--out", str(tmp_path), *what, *texts])
     request, out, stores, console = run.places
     assert (request.paper.name, request.names, request.seeds) == ("schultz2019", ["table-1", "ptb"], 3)
-    assert (request.size.name, request.size.rounds) == ("cpu", 9)
+    assert (request.size.name, request.size.rounds, request.undecided) == ("cpu", 9, True)
     assert (stores.users, stores.other) == ((Path("a"), Path("b")), Path("c"))
     assert (stores.public, stores.declared_users) == (None, 70)
     assert out == tmp_path
@@ -28,7 +28,7 @@ def test_the_request_names_experiments_size_and_stores(sotto, stub, capsys, tmp_
 def test_the_first_paper_is_the_default_and_a_stopped_call_goes_on(sotto, stub, capsys, tmp_path):
     run = stub(f"{RUNNING}.reproduce", False)
     sotto(["reproduce", "--out", str(tmp_path)])
-    assert (run.places[0].paper.name, run.places[0].names) == ("mcmahan2018", [])
+    assert (run.places[0].paper.name, run.places[0].names, run.places[0].undecided) == ("mcmahan2018", [], False)
     assert capsys.readouterr().out == "stopped; the same command goes on\n"
 
 
@@ -63,6 +63,20 @@ def test_the_list_has_costs_of_every_size(answer, name):
         assert any(row["user_updates"]["gpu"] > row["user_updates"]["smoke"] > 0 for row in paper["experiments"])
 
 
+def test_what_is_left_is_listed_claim_by_claim(sotto, stub, answer, capsys, tmp_path):
+    row = {"claim": "clip", "says": "S hardly matters: cannot be told", "runs": ["a-seed1", "a-seed2"], "seconds": 90.4}
+    check, listed = stub(f"{RUNNING}.check_paper"), stub(f"{RUNNING}.missing_runs", [row])
+    run = stub(f"{RUNNING}.reproduce")
+    sotto(["reproduce", "schultz2019", "--undecided", "--list", "--seeds", "3", "--out", str(tmp_path)])
+    assert (check.places, listed.places) == ((tmp_path, "schultz2019"), (tmp_path, 3))
+    said = capsys.readouterr().out
+    assert said.startswith("S hardly matters: cannot be told\n    2 runs, 90 s\n    a-seed1\n    a-seed2\n")
+    assert said.endswith("2 runs in all, 90 s if each takes as long as before.\n")
+    assert answer("reproduce", "--undecided", "--list", "--out", tmp_path) == {"claims": [row]}
+    assert run.calls == []
+
+
 def test_a_folder_is_needed_to_train(refusal):
     assert "--out is missing" in refusal("reproduce")
+    assert "--out is missing" in refusal("reproduce", "--undecided", "--list")
     assert "mcmahan2019" in refusal("reproduce", "mcmahan2019", "--list")

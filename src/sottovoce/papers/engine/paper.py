@@ -9,7 +9,16 @@ from pathlib import Path
 from sottovoce.data.store import Store
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.models.contract import LanguageModel
-from sottovoce.papers.engine.claims import CheckedClaim, Claim, Evidence, Metric, check_claims, claims_table
+from sottovoce.papers.engine.claims import (
+    NOT_RUN,
+    OPEN,
+    CheckedClaim,
+    Claim,
+    Evidence,
+    Metric,
+    check_claims,
+    claims_table,
+)
 from sottovoce.papers.engine.results import Curve, Facts, ResultStore
 from sottovoce.papers.engine.trial import Experiment, Size, Trial
 from sottovoce.runs.folder import RunFolder
@@ -80,6 +89,27 @@ class Paper:
     def evidence(self, results: ResultStore, size: Size) -> Evidence:
         """What its claims are checked against."""
         return Evidence.of(results, size, self.metric, self.experiments)
+
+    def undecided(self, results: ResultStore, size: Size) -> list[Experiment]:
+        """An experiment for each claim that more seeds may decide, of the settings that it rests on.
+
+        Claims that cannot be told come first, then those that rest on a setting that was run once. A claim with a
+        setting that was not run is left out.
+        """
+        tried = [each for each in self.check_claims(results, size)[0] if each.runs and each.finding != NOT_RUN]
+        waiting = [each for each in tried if each.finding.verdict == OPEN or 1 in each.seeds]
+        # Under the label of the first experiment that has it.
+        trials = {trial.name: trial for each in [*self.experiments.values()][::-1] for trial, _ in each.runs(size)}
+        return [
+            Experiment(
+                each.claim.name,
+                f"{each.claim.text} ({each.claim.where}): {each.finding.verdict}",
+                each.claim.criterion,
+                lambda size, names=tuple(each.runs): [trials[name] for name in names],
+                view="",
+            )
+            for each in sorted(waiting, key=lambda each: each.finding.verdict != OPEN)
+        ]
 
     def check_claims(self, results: ResultStore, size: Size) -> tuple[list[CheckedClaim], str]:
         """Every claim with its finding, and all of them as a table."""

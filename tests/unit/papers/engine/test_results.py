@@ -7,12 +7,13 @@ import pytest
 
 from sottovoce.accounting import rounded_up
 from sottovoce.errors import SottoError
+from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine import render
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Difference, all_of
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.render import Renderer, render_page
 from sottovoce.papers.engine.results import Outcome, ResultStore, Spread, rounds_to, smooth, value_at
-from sottovoce.papers.engine.runner import Runner
+from sottovoce.papers.engine.runner import Console, Runner
 from sottovoce.papers.engine.setting import Setting
 from sottovoce.papers.engine.tables import percent
 from sottovoce.papers.mcmahan2018 import tables
@@ -232,6 +233,56 @@ def test_only_the_best_of_a_grid_is_run_with_more_seeds(results, grid, monkeypat
     unclipped = [(name, seed) for name, seed in trained if "no-clip" in name]
     assert unclipped == [(grid[3].name, 2)]
     assert (noised(0.006, 10.0).name, 2) in trained
+
+
+@pytest.fixture
+def with_fedsgd(results):
+    """FedSGD with one seed: one claim about it cannot be told, and another holds. Claims of three seeds hold too."""
+    for trial, top1 in ((fedsgd(0.0, 2.0), 0.12), (fedsgd(0.0, 20.0), 0.1205)):
+        results.save(outcome(trial, 0, top1))
+    Setting("mcmahan2018", "gpu", 1500, 9, 1, 5, 3).save(results.folder.parent)
+    return results
+
+
+def test_claims_that_cannot_be_told_are_decided_before_those_of_one_seed(with_fedsgd):
+    clip, rounds = MCMAHAN2018.undecided(with_fedsgd, GPU)
+    assert (clip.name, rounds.name) == ("FedSGD clip", "FedSGD rounds")
+    assert clip.title == "FedSGD stands a much smaller S (appendix C, Figure 9): cannot be told"
+    assert {trial.name for trial in clip.trials(GPU)} == {fedsgd(0.0, 2.0).name, fedsgd(0.0, 20.0).name}
+
+
+def test_what_claims_lack_is_listed_once_with_what_it_took(with_fedsgd):
+    out = with_fedsgd.folder.parent
+    clip, rounds = running.missing_runs(out, seeds=3)
+    names = [fedsgd(0.0, s).name for s in (2.0, 20.0)]
+    assert sorted(clip["runs"]) == sorted(f"{name}-seed{seed}" for name in names for seed in (1, 2))
+    assert (clip["seconds"], rounds["runs"], rounds["seconds"]) == (4.0, [], 0.0)
+
+
+def test_undecided_claims_get_the_seeds_they_lack(with_fedsgd, monkeypatch):
+    def train(self, trial, seed):
+        self.results.save(outcome(trial, seed, 0.12 + 0.0001 * seed))
+        trained.append((trial.name, seed))
+        return True
+
+    trained, said = [], []
+    for name in ("check_stores", "save_setting", "_check_result"):
+        monkeypatch.setattr(Runner, name, lambda *arguments: None)
+    monkeypatch.setattr(Runner, "_train", train)
+    out = with_fedsgd.folder.parent
+    stores = Stores((out,))
+    request = running.Request(MCMAHAN2018, [], GPU, seeds=3, undecided=True)
+    assert running.reproduce(request, out, stores, Console(said.append))
+    assert sorted(trained) == sorted((fedsgd(0.0, s).name, seed) for s in (2.0, 20.0) for seed in (1, 2))
+    assert MCMAHAN2018.undecided(with_fedsgd, GPU) == []
+    assert "| claim | criterion |" in said[-1]
+    assert not (out / "FedSGD clip.md").exists()
+    with pytest.raises(SottoError, match="leave --figure"):
+        running.reproduce(replace(request, names=["figure-9"]), out, stores)
+    with pytest.raises(SottoError, match="give 2 or more"):
+        running.reproduce(replace(request, seeds=1), out, stores)
+    with pytest.raises(SottoError, match="holds no reproduction"):
+        running.reproduce(request, out / "nowhere", stores)
 
 
 @pytest.mark.slow
