@@ -101,7 +101,8 @@ class Renderer:
     def _sweep(self, experiment: Experiment, title: str, trials: Sequence[Trial]) -> Panel:
         """One line for each mark, dotted for the second group; with more groups, one line each at the last mark.
 
-        A trial without a place on the axis is a level: a line from left to right, at the last mark.
+        A trial without a place on the axis is a level: a line from left to right, at the last mark. One that has failed
+        is left out, as it would flatten the rest.
         """
         measure, marks = experiment.measures[0], self.size.marks
         levels = [trial for trial in trials if trial.place.x is None]
@@ -122,11 +123,13 @@ class Renderer:
             title = f"{groups[0]}; dotted: {groups[1]}"
         line = experiment.vertical_line(self.size) if experiment.vertical_line else None
         places = [trial.place.x for trial in trials if trial.place.x is not None]
+        series, scale = [each for each in series if each.points], _SCALES[measure]
+        reached = [point.mean for each in series for point in each.points]
         for trial in levels:
-            ends = [self._at_mark(trial, x, marks[-1], measure) for x in (min(places), max(places))]
-            series.append(Series(trial.label, [end for end in ends if end is not None], ACCENT))
-        series = [each for each in series if each.points]
-        return Panel(title, series, experiment.x, places, line, scale=_SCALES[measure])
+            found = [self._at_mark(trial, x, marks[-1], measure) for x in (min(places), max(places))]
+            ends = [end for end in found if end is not None and not scale.has_failed(end.mean, reached)]
+            series += [Series(trial.label, ends, ACCENT)] if ends else []
+        return Panel(title, series, experiment.x, places, line, scale=scale)
 
     def _at_mark(self, trial: Trial, x: float | None, mark: int, measure: str) -> Point | None:
         """The point of a trial at a mark; None where no run has a finite value."""

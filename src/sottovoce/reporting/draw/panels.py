@@ -27,6 +27,10 @@ class Scale:
     far: float = 0.6  # above 1, less is better
     whole: bool = False  # show everything
 
+    def has_failed(self, end: float, others: Sequence[float]) -> bool:
+        """Is a value beyond `far` times the best of some others?"""
+        return bool(others) and (end > self.far * min(others) if self.far > 1 else end < self.far * max(others))
+
 
 TOP1 = Scale("top-1", percent=True)
 

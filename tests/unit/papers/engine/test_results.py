@@ -215,6 +215,16 @@ def test_figures_show_the_best_of_a_grid_and_tables_all_of_it(results, grid, mon
     assert [point.mean for point in level.points] == pytest.approx([sum(ends) / 2] * 2)
 
 
+def test_a_baseline_that_diverged_does_not_flatten_a_sweep(results, monkeypatch, tmp_path):
+    drawn = []
+    monkeypatch.setattr(render, "draw_panels", lambda panels, columns=0: drawn.append(panels) or b"")
+    results.save(outcome(baselines(GPU)[-1], 0, 0.0))
+    text = Renderer(MCMAHAN2018, GPU, results, tmp_path).render(EXPERIMENTS["figure-2"])
+    ((panel,),) = drawn
+    assert [series.label for series in panel.series] == ["round 100", "round 500", "round 1,500"]
+    assert "| no clip, η = 6 | 1 | 0.00 % |" in text
+
+
 def test_a_sweep_with_nothing_on_its_axis_is_not_drawn(tmp_path):
     results = ResultStore(tmp_path / "results")
     results.save(outcome(baselines(GPU)[0], 0, 0.1))
