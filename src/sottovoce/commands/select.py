@@ -104,12 +104,9 @@ def select_best(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
-    recipe = _checked(recipe)
-    people = Path(recipe.data.store)
+    recipes = _recipes(_checked(recipe), choice)
+    people = Path(recipes[0].data.store)
     with work_folder(out.resolve().parent, out.name) as work:
-        copy = _linked(people, work / people.name)
-        recipe = recipe.replace(data={"store": str(copy)}, run={"evaluate_every": 0})
-        recipes = [recipe.with_settings(settings) for settings in choice.tried] or [recipe]
         text = public_text(public, find_tokenizer(people))
         event = BestOfRuns(float(choice.runs), choice.distribution, _charges_of(recipes, work))
         key = owner_key(publication.key)
@@ -119,7 +116,8 @@ def select_best(
         best, score = _best(recipes, text, runs, work, out.resolve().name)
         if faults := list(run_faults(best)):
             raise SottoError(f"the best run cannot be released: {'; '.join(faults)}")
-        for name in _LEDGER:  # the total is that of the people, not of the runs that nobody has seen
+        copy = Path(Recipe.of(best).data.store)
+        for name in _LEDGER:  # the total is that of the people, and the run alone is not in it
             shutil.copyfile(people / name, copy / name)
         chosen = ChosenFacts(event.expected_runs, event.distribution, len(recipes), SCORE)
         statement = _restate(best, event, chosen, StoreLedger(copy / "ledger.jsonl"))
@@ -144,9 +142,22 @@ def _checked(recipe: Recipe) -> Recipe:
     return recipe
 
 
+def _recipes(recipe: Recipe, choice: Choice) -> list[Recipe]:
+    """What is tried: each may be released, is of the same people, and measures nothing on those held out."""
+    recipes = [_checked(recipe.with_settings(settings)) for settings in choice.tried] or [recipe]
+    if any(each.data.store != recipe.data.store for each in recipes):
+        raise SottoError("what is tried changes data.store, and one store is charged; leave it alone")
+    return [each.replace(run={"evaluate_every": 0}) for each in recipes]
+
+
+def _on_copy(recipe: Recipe, folder: Path) -> Recipe:
+    """The same recipe on the same people under another ledger: a run that nobody may see is charged there."""
+    store = Path(recipe.data.store)
+    return recipe.replace(data={"store": str(_linked(store, folder / "people" / store.name))})
+
+
 def _linked(store: Path, copy: Path) -> Path:
-    """The same people under another ledger: runs that nobody will see are charged there."""
-    copy.mkdir()
+    copy.mkdir(parents=True)
     for path in store.iterdir():
         if path.name not in _NOT_LINKED:
             os.symlink(path.resolve(), copy / path.name)
@@ -160,20 +171,27 @@ def _charges_of(recipes: Sequence[Recipe], work: Path) -> tuple[tuple[Event, int
     """What one run is charged: the same, whatever is tried."""
     found = []
     for recipe in recipes:
-        assembly = open_run(with_sizes(recipe), RunFolder(work / "planned"), Context(), new=True).assembly
+        recipe = _on_copy(recipe, work / "planned")
+        assembly = open_run(with_sizes(recipe), RunFolder(work / "planned/run"), Context(), new=True).assembly
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         found.append(tuple(assembly.algorithm.mechanism.events(planned)))
+        shutil.rmtree(work / "planned")
     if any(charges != found[0] for charges in found):
         raise SottoError("what is tried changes what a run is charged; try settings that leave rounds and noise alone")
     return found[0]
 
 
 def _best(recipes: Sequence[Recipe], public: Store, runs: int, work: Path, name: str) -> tuple[RunFolder, float]:
-    """Train `runs` runs, each with settings drawn at random, and keep the one with the best score."""
+    """Train `runs` runs, each with settings drawn at random, and keep the one with the best score.
+
+    Guarantee: at any time there are two runs at most on disk, and nothing tells how many were before them: each has a
+    folder and a ledger of its own, which go with it.
+    """
     best: tuple[RunFolder, float] | None = None
     for _ in range(runs):
-        path = work / os_entropy.token_hex(8) / name  # that says nothing of the place of a run among others
-        train(os_entropy.choice(recipes), path, progress=False)
+        folder = work / os_entropy.token_hex(8)  # that says nothing of the place of a run among others
+        path = folder / "run" / name
+        train(_on_copy(os_entropy.choice(recipes), folder), path, progress=False)
         score = evaluate_run(path, public, extra=Extra(words=0)).evaluation.perplexity
         score = score if math.isfinite(score) else math.inf
         if best is None or score < best[1]:
@@ -181,7 +199,7 @@ def _best(recipes: Sequence[Recipe], public: Store, runs: int, work: Path, name:
             path = worse[0].path if worse else None
         if path is not None:
             Secrets.erase(RunFolder(path).secrets)
-            shutil.rmtree(path)
+            shutil.rmtree(path.parents[1])
     assert best is not None  # there is one run at least
     return best
 

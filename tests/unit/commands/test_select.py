@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -50,13 +52,14 @@ def test_the_charge_is_on_disk_before_the_number_of_runs_is_drawn(secret, store,
 
 
 def test_the_best_is_kept_and_the_others_are_erased(secret, tmp_path, monkeypatch):
-    scores, trained = iter([5.0, math.nan, 3.0, 4.0, 3.0]), []
+    scores, trained, stores = iter([5.0, math.nan, 3.0, 4.0, 3.0]), [], []
 
     def train(recipe, path, progress):
         (path / "secrets").mkdir(parents=True)
         (path / "recipe.toml").write_text("")
         (path / "secrets/key").write_text("")
         trained.append(path)
+        stores.append(Path(recipe.data.store))
 
     def evaluate(path, users, extra):
         return SimpleNamespace(evaluation=SimpleNamespace(perplexity=next(scores)))
@@ -67,6 +70,9 @@ def test_the_best_is_kept_and_the_others_are_erased(secret, tmp_path, monkeypatc
     assert (best.path, score) == (trained[2], 3.0)
     assert [path.exists() for path in trained] == [False, False, True, False, False]
     assert {path.name for path in trained} == {"name"}  # a number would tell how many there were
+    assert list((tmp_path / "work").iterdir()) == [trained[2].parents[1]]  # and so would what a killed process left
+    assert len({store.parents[1] for store in stores}) == 5  # one ledger would count them
+    assert [store.exists() for store in stores] == [False, False, True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,29 @@ def test_what_cannot_be_released_costs_nothing(secret, store, public, tmp_path, 
     with pytest.raises(SottoError, match=words):
         select_best(secret.replace(**change), tmp_path / "out", public)
     assert not paid(store)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("privacy.secrets='seeded'", "privacy.secrets = 'entropy'"),
+        ("privacy.mode='none'", "privacy.mode = 'private'"),
+        ("audit.users=40", "canaries would be published"),
+        ("data.store='{other}'", "changes data.store"),
+    ],
+)
+def test_what_is_tried_may_be_released_and_is_of_the_same_people(secret, store, public, tmp_path, setting, words):
+    other = shutil.copytree(store, tmp_path / "other")
+    tried = ((setting.format(other=other),),)
+    with pytest.raises(SottoError, match=words):
+        select_best(secret, tmp_path / "out", public, choice=Choice(tried=tried))
+    assert not paid(store)
+    assert not paid(other)
+
+
+def test_what_is_tried_measures_nothing_on_held_out_users(secret):
+    (recipe,) = select._recipes(secret, Choice(tried=(("run.evaluate_every=1",),)))
+    assert recipe.run.evaluate_every == 0
 
 
 def test_what_is_tried_must_not_change_what_a_run_costs(secret, store, public, tmp_path):
