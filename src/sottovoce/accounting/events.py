@@ -15,6 +15,7 @@ from sottovoce.errors import SettingError, SottoError, did_you_mean
 SAMPLINGS = ("poisson", "fixed")
 ACCOUNTANTS = ("pld", "rdp", "moments")
 MOST_COORDINATES = 2**25  # of a vector with Skellam noise
+MOST_TOKENS = 2**16  # of one held-out user
 MOST_EXAMPLES = 10_000  # of one user: of more, an ε takes minutes
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
 TRAINED, HELD_OUT = "trained", "held-out"  # the two groups of a store's people: nobody is in both
@@ -393,6 +394,9 @@ class HeldOutSums(Event):
 
     def __post_init__(self) -> None:
         _check_noise(self.noise_multiplier)
+        if type(self.tokens_per_user) is not int or not 1 <= self.tokens_per_user <= MOST_TOKENS:
+            text = f"{{tokens_per_user}} must be from 1 to {MOST_TOKENS}: the tokens for which one user counts"
+            raise SettingError(text, tokens_per_user=self.tokens_per_user)
 
     def gaussians(self) -> tuple[SampledGaussian, ...]:
         """A round that all users join."""

@@ -11,7 +11,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -39,6 +39,7 @@ from sottovoce.models.lora import merge
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.record import coarse_count
 
 MANIFEST, CANARIES, PIECES = "manifest.json", "canaries.json", "pieces.json"
@@ -46,7 +47,9 @@ WEIGHTS = ("float32", "8bit")
 _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
 
-def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -> dict[str, Any]:
+def export_run(
+    path: str | Path, out: str | Path, *, weights: str = "float32", statement: dict[str, Any] | None = None
+) -> dict[str, Any]:
     """Write the model of a run, a release or a base as ONNX into a new folder, and return the manifest.
 
     Adapters are merged: the graphs hold plain matrices.
@@ -57,10 +60,13 @@ def export_run(path: str | Path, out: str | Path, *, weights: str = "float32") -
         path: the folder of a run, a release or a base; or one of Hugging Face, with its tokenizer.json.
         out: the folder to make.
         weights: "float32" or "8bit".
+        statement: of a release, in place of the run's.
     """
     if weights not in WEIGHTS:
         raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
     source, out = _open(path), Path(out)
+    if statement is not None:
+        source = replace(source, privacy=_stated(statement))
     model, vocabulary = source.model, source.vocabulary
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
@@ -139,16 +145,19 @@ def _open(path: str | Path) -> _Source:
         return _open_hugging_face(theirs)
     run = RunFolder.open_model(path)
     model, vocabulary = load_run(run)
-    statement = run.read_statement()
     return _Source(
         name=run.path.resolve().name,
         kind=Recipe.of(run).model.kind,
         model=merge(model),
         vocabulary=vocabulary,
         weights=checkpoints.digest(run.load_weights()),
-        privacy={name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
+        privacy=_stated(run.read_statement()),
         run=run,
     )
+
+
+def _stated(statement: dict[str, Any]) -> dict[str, Any]:
+    return {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")}
 
 
 def _open_base(folder: Path) -> _Source:
@@ -263,16 +272,22 @@ def _states(model: LanguageModel) -> list[dict[str, Any]]:
 
 
 def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
-    """The accuracy of graphs on some held-out users, by name; None where there is no store at hand."""
+    """The accuracy of graphs on some held-out users, by name.
+
+    None where no store is at hand, or where they paid for a private accuracy, which an exact one would undo.
+    """
     unknown = {"users": 0, **dict.fromkeys(graphs)}
     run, vocabulary = source.run, source.vocabulary
     if run is None:
         return unknown
     try:
-        users = Store.open(store_folder(Recipe.of(run), run), "test")
+        folder = store_folder(Recipe.of(run), run)
+        users = Store.open(folder, "test")
     except (SottoError, OSError):
         return unknown
     if users.vocabulary.fingerprint != vocabulary.fingerprint:
+        return unknown
+    if StoreLedger(folder / "ledger.jsonl").spent_on_held_out():
         return unknown
     rows = [users[row] for row in range(min(_USERS, users.users))]
     bos, _, unk = vocabulary.specials

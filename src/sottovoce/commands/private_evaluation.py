@@ -12,16 +12,18 @@ from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import load_run, open_users
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SettingError, SottoError
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
-from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded, loss_bound
+from sottovoce.evaluation.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
+from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded
 from sottovoce.files import Facts, pretty, read_sealed, sealed, write_aside
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.bounded_sums import MOST_TOKENS, BoundedSums
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
+from sottovoce.runs.record import coarse_count
 
-DELTA, MOST_EPSILON = 1e-6, 20.0
+DELTA = 1e-6
+PAID = "they paid for a private accuracy"
 FOLDER = "evaluations"  # of a store: what its held-out users paid for
 
 
@@ -62,12 +64,17 @@ def evaluate_privately(
     if not 0 < epsilon <= MOST_EPSILON:
         text = f"{{epsilon:g}} must be above 0 and at most {MOST_EPSILON:g}, often 1"
         raise SettingError(text, epsilon=epsilon)
+    if not 0 < delta <= MOST_DELTA:
+        raise SettingError(f"{{delta:g}} must be above 0 and at most {MOST_DELTA:g}, often 1e-6", delta=delta)
     released, vocabulary = load_run(path, model)
     users = open_users(path, store=store, split="test")
     if users.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(f"the store {users.path} has another vocabulary than the model; prepare it with the model's")
     if not users.people:
         raise SottoError(f"{users.path} was prepared from plain text, which needs no noise; evaluate it exactly")
+    if 2 * delta * (about := coarse_count(users.users)) >= 1:  # twice: the number that is published has noise
+        text = f"{{delta:g}} must be well below 1 over the number of held-out users, about {about:,}"
+        raise SettingError(text, delta=delta)
     most = min(users.tokens_per_user, MOST_TOKENS)
     cap = most if tokens_per_user is None else tokens_per_user
     if not 1 <= cap <= most:
@@ -97,9 +104,14 @@ def _measure(model: LanguageModel, users: Store, terms: Terms, ledger: StoreLedg
 def private_accuracy(folder: Path, weights: str) -> PrivateAccuracy | None:
     """The private accuracy of a model on the held-out users of a store: of several, the one with the most ε."""
     ledger = StoreLedger(folder / "ledger.jsonl")
-    files = [(_read(file, ledger), file) for file in sorted((folder / FOLDER).glob("*.json"))]
+    files = [(_read(file, ledger), file) for file in _kept(folder / FOLDER)]
     found = [accuracy for accuracy, file in files if read_sealed(file)["weights"] == weights]
     return max(found, key=lambda one: one.terms.epsilon) if found else None
+
+
+def pay_for_accuracy(folder: Path) -> bool:
+    """Did the held-out users of a store pay for a private accuracy, of any model? An exact one would undo it."""
+    return bool(StoreLedger(folder / "ledger.jsonl").spent_on_held_out())
 
 
 def _file(users: Store, weights: str, terms: Terms) -> Path:
@@ -108,12 +120,29 @@ def _file(users: Store, weights: str, terms: Terms) -> Path:
     return store_folder(users) / FOLDER / f"{blake2b(asked.encode(), digest_size=16).hexdigest()}.json"
 
 
+def _kept(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.json"))
+
+
 def _read(file: Path, ledger: StoreLedger) -> PrivateAccuracy:
+    """An answer that is kept. Each has a charge of its own: a ledger of before some of them does not show their cost.
+
+    Raises:
+        DamagedRun: it cannot be read, or fewer answers like it were charged than are kept.
+    """
+    accuracy = _accuracy_in(file)
+    kept = sum(_accuracy_in(each).terms.event == accuracy.terms.event for each in _kept(file.parent))
+    charged = dict(ledger.spent_on_held_out()).get(accuracy.terms.event, 0)
+    if charged < kept:
+        lacking = f"{ledger.path} has {charged} charges for the {kept} answers like {file.name}"
+        raise DamagedRun(f"{lacking}; put the ledger back that belongs to this store")
+    return accuracy
+
+
+def _accuracy_in(file: Path) -> PrivateAccuracy:
     try:
         accuracy = PrivateAccuracy.from_json(read_sealed(file))
-        charged = dict(ledger.spent_on_held_out()).get(accuracy.terms.event)
-    except (ValueError, KeyError, TypeError) as error:
+        accuracy.terms.event  # noqa: B018 -- it refuses terms that are none
+    except (ValueError, KeyError, TypeError, SettingError) as error:
         raise DamagedRun(f"cannot read {file} ({error}); delete it: the next evaluation is charged again") from None
-    if not charged:
-        raise DamagedRun(f"{ledger.path} has no charge for {file.name}; put the ledger back that belongs to this store")
     return accuracy

@@ -10,13 +10,13 @@ from pathlib import Path
 from sottovoce import bases
 from sottovoce.build.assembly import model_settings
 from sottovoce.commands.export import export_run
-from sottovoce.commands.private_evaluation import private_accuracy
+from sottovoce.commands.private_evaluation import PAID, pay_for_accuracy, private_accuracy
 from sottovoce.commands.report import public_recipe, report_run
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
-from sottovoce.files import sealed, write_aside
+from sottovoce.files import Json, sealed, write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.model_card import Described, model_card
 from sottovoce.reporting.statement import (
@@ -71,6 +71,8 @@ class ReleaseFolder:
         self.accuracy = self._private_accuracy()
         if self.accuracy is not None:
             self.notes += ("no exact figure of held-out users: the release has their private accuracy instead",)
+        elif not self.exact:
+            self.notes += (f"no exact figure of held-out users: {PAID}; `sotto evaluate --private-epsilon` gives one",)
         own, words = self.card.own_model, find_tokenizer(self.run.model).name
         files = [WEIGHTS, words, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
         files += self._copied
@@ -87,12 +89,17 @@ class ReleaseFolder:
     @property
     def _copied(self) -> dict[str, bytes]:
         """Public files that not every run has."""
-        run, exact = self.run, self.accuracy is None
+        run, exact = self.run, self.exact
         files = [run.registry_file, run.record.path, *([run.baselines_file] if exact else [])]
         copied = {file.name: file.read_bytes() for file in files if file.exists()}
         if not exact and run.record.path.name in copied:
             copied[run.record.path.name] = as_lines(without_evaluations(run.record.read()))
         return copied
+
+    @property
+    def exact(self) -> bool:
+        """May exact figures of held-out users be released? Not where they paid for a private one, of any model."""
+        return not (self.held_out and self.held_out.path and pay_for_accuracy(self.held_out.path))
 
     def _private_accuracy(self) -> PrivateAccuracy | None:
         """Of this model, where held-out users have paid for one."""
@@ -122,14 +129,14 @@ class ReleaseFolder:
         for name, text in self._copied.items():
             write_aside(draft / name, text)
         if REPORT in self.files:
-            report_run(run.path, out=draft / REPORT, statement=statement)
+            report_run(run.path, out=draft / REPORT, statement=statement, exact=self.exact)
         if self.onnx:
-            self._export(draft)
+            self._export(draft, written)
         write_aside(draft / README, model_card(self._described(statement, model)).encode())
 
-    def _export(self, draft: Path) -> None:
+    def _export(self, draft: Path, statement: Json) -> None:
         try:
-            export_run(self.run.path, draft / ONNX)
+            export_run(self.run.path, draft / ONNX, statement=statement)
         except SottoError as error:  # such as a model that ONNX does not compute alike: the release is whole without it
             self.onnx, self.notes = False, (*self.notes, f"no ONNX: {error}")
             self.files = tuple(name for name in self.files if name != f"{ONNX}/")
@@ -139,7 +146,7 @@ class ReleaseFolder:
         cards = [bases.read_base(folder) for name in bases.shipped() if (folder := bases.find(name))]
         same_words = [card.language for card in cards if card.words == statement.vocabulary.fingerprint]
         started = statement.start is not None and initial not in (None, bases.NO_BASE)
-        exact = self.accuracy is None
+        exact = self.exact
         last = [line for line in run.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
         return Described(
             name=self.out.resolve().name,

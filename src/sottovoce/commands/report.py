@@ -37,6 +37,7 @@ def report_run(
     other: str | Path | None = None,
     out: Path | None = None,
     statement: Statement | None = None,
+    exact: bool = True,
 ) -> PagePath:
     """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
 
@@ -47,14 +48,15 @@ def report_run(
         other: another run to draw in the same figures. Where its words are the same, both are measured on the held-out
             users of the run's store, by band and by group.
         out: where the page is written instead.
-        statement: of a release. Where it has a private accuracy, no exact figure of held-out users is shown.
+        statement: of a release.
+        exact: whether exact figures of held-out users may be shown.
     """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     card = read_card(run)
     other_run = RunFolder.open(other) if other is not None else None
     statement = statement or _statement_of_today(run)
-    exact = statement.private_accuracy is None
+    exact = exact and statement.private_accuracy is None
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=public_recipe(run, card),
@@ -67,6 +69,7 @@ def report_run(
         costs=_costs(run, other_run, model) if other_run else None,
         traffic=card.bytes,
         other=_other(run, other_run) if other_run else None,
+        exact=exact,
         date=f"{date.today():%-d %B %Y}",
     )
     target = out or (run.path / "report-internal.html" if internal else run.report_file)

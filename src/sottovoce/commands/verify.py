@@ -23,6 +23,7 @@ from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.accounting.events import ADDED, REPLACED, CorrelatedGaussian, Sampled
 from sottovoce.commands import verify_files
 from sottovoce.errors import SettingError, SottoError, plain_number
+from sottovoce.evaluation import private_accuracy
 from sottovoce.evaluation.private_accuracy import Terms
 from sottovoce.files import Facts, read_sealed, sha256_of
 from sottovoce.recipe import Recipe
@@ -180,7 +181,10 @@ def _read(
         checks.append(_against_server(statement, found.spent))
     if statement.private_accuracy is not None:
         checks.append(_held_out(statement.private_accuracy.terms))
-        checks.append(_judged("held-out users", verify_files.exact_figures(release), "the record is not of them"))
+        checks.append(_judged("private accuracy", _accuracy_faults(release, statement), "has figures as its noise is"))
+        checks.append(_judged("held-out users", verify_files.exact_figures(release), "no exact figure is of them"))
+    elif statement.epsilon_held_out is not None:
+        checks.append(Check("private accuracy", FAILED, "held-out users have an ε, and there is no private accuracy"))
     checks.append(_judged("sentences", sentences.faults(release, statement), "say what the facts say"))
     notes, _ = _try(lambda: (*_notes(signed, found), *sentences.notes(release, statement)))
     return statement, checks, epsilons, notes or ()
@@ -538,6 +542,18 @@ def _held_out(terms: Terms) -> Check:
         return Check(name, FAILED, f"ε = {claimed} is claimed, and the noise of the accuracy comes to {cost}")
     cost = f"ε = {accounting.rounded_up(terms.epsilon, 4)} at δ = {plain_number(terms.delta)}"
     return Check(name, PASSED, f"{cost} follows from the noise of the accuracy")
+
+
+def _accuracy_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
+    """What is wrong with the accuracy that is stated of held-out users, apart from its ε."""
+    found, total = statement.private_accuracy, statement.epsilon_held_out
+    if found is None:
+        return
+    yield from private_accuracy.faults(found, release.read_card()["vocabulary"])
+    least = accounting.epsilon([(found.terms.event, 1)], found.terms.delta)
+    if total is None or not least * (1 - _GRID) <= total < math.inf:
+        shown = "no number" if total is None or math.isnan(total) else accounting.rounded_up(total, 4)
+        yield f"ε of all private evaluations is {shown}, and that of this one {accounting.rounded_up(least, 4)}"
 
 
 def _device_noise_faults(statement: Statement, spent: Spent) -> Iterator[str]:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from sottovoce.data.tokenizer_files import FILES, load_tokenizer
 from sottovoce.errors import SottoError
-from sottovoce.files import Json
+from sottovoce.files import Json, read_sealed
 from sottovoce.reporting.statement import Statement
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
 _READ = (STATEMENT, "card.json", "ledger.jsonl", RECIPE, README)  # as a whole
-_RECORD = "record.jsonl"
+_RECORD, _EXPORT = "record.jsonl", f"{ONNX}/manifest.json"
 _SHOWN = (REPORT, _RECORD, "baselines.json", "canaries.json")
 KNOWN = frozenset({WEIGHTS, *FILES, *_READ, *_SHOWN, MANIFEST, SIGNATURE, SIGNER})
 _GRAPHS, _FACTS = "(step|sequence|batch)", "(manifest|canaries|pieces|tokenizer)"
@@ -35,7 +35,7 @@ def unknown(sizes: Mapping[str, int]) -> list[str]:
 def too_large(sizes: Mapping[str, int]) -> list[str]:
     """Files that are larger than such a file may be. They are not opened."""
     limits = dict.fromkeys(_READ, _LARGEST) | dict.fromkeys(FILES, _LARGEST_TOKENIZER)
-    limits[_RECORD] = _LARGEST_RECORD
+    limits |= {_RECORD: _LARGEST_RECORD, _EXPORT: _LARGEST}
     return [f"{name} has more than {most:,} bytes" for name, most in limits.items() if sizes.get(name, 0) > most]
 
 
@@ -85,6 +85,10 @@ def exact_figures(release: RunFolder) -> Iterator[str]:
     measured = [line["round"] for line in release.record.read() if "evaluation" in line]
     if measured:
         yield f"{_RECORD} has exact figures of them, in round {measured[0]} first"
+    manifest = release.path / _EXPORT
+    smaller = read_sealed(manifest).get("eight_bits") if manifest.exists() else None
+    if smaller and any(smaller.get(name) is not None for name in ("top1", "top1_float32")):
+        yield f"{_EXPORT} has exact figures of them"
 
 
 def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:

@@ -11,13 +11,12 @@ from jaxtyping import Array, Float, Int
 
 from sottovoce.data.store import Store
 from sottovoce.evaluation.prediction import TokenKinds, blocks_of, sum_block
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
+from sottovoce.evaluation.private_accuracy import WIDTH, PrivateAccuracy, Terms, loss_bound, spread
 from sottovoce.evaluation.ranks import rank_of
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.head import cross_entropy
 from sottovoce.privacy.bounded_sums import LOSS_STEPS, BoundedSums, NoisySums
 
-_WIDTH = 1.96  # standard deviations: 95 %
 _ABOVE_NOISE = 10  # standard deviations that the number of targets must be above 0
 
 
@@ -26,11 +25,6 @@ class BoundedCounts(NamedTuple):
 
     ranks: np.ndarray
     loss: np.ndarray
-
-
-def loss_bound(vocabulary: int) -> float:
-    """At which the loss of a token is cut off: twice that of a model that knows nothing. It depends on no text."""
-    return 2 * math.log(vocabulary)
 
 
 def count_bounded(model: LanguageModel, store: Store, tokens_per_user: int) -> BoundedCounts:
@@ -71,21 +65,21 @@ def accuracy_of(sums: NoisySums, mechanism: BoundedSums, terms: Terms) -> Privat
     if targets <= _ABOVE_NOISE * std["ranks"] * math.sqrt(len(sums.ranks)):
         return PrivateAccuracy(terms=terms, **found)
     top = [_share(sum(sums.ranks[:best]) / targets) for best in (1, 2, 3)]
-    noise = [std["ranks"] * _spread(share, best, len(sums.ranks)) / targets for best, share in enumerate(top, 1)]
+    noise = [std["ranks"] * spread(share, best, len(sums.ranks)) / targets for best, share in enumerate(top, 1)]
     sampled = math.sqrt(_squares_at_most(sums.squares, top[0], std["squares"])) / targets
     loss = max(0.0, sums.loss / LOSS_STEPS / targets)
-    off = _WIDTH * math.hypot(std["loss"] / LOSS_STEPS, 2 * std["ranks"] * loss) / targets
+    off = WIDTH * math.hypot(std["loss"] / LOSS_STEPS, 2 * std["ranks"] * loss) / targets
     low, middle, high = (math.exp(terms.loss_bound * _share(each)) for each in (loss - off, loss, loss + off))
     return PrivateAccuracy(
         terms=terms,
         **found,
         top1=top[0],
-        top1_noise=_WIDTH * noise[0],
-        top1_within=_WIDTH * math.hypot(noise[0], sampled),
+        top1_noise=WIDTH * noise[0],
+        top1_within=WIDTH * math.hypot(noise[0], sampled),
         top3=top[1],
-        top3_noise=_WIDTH * noise[1],
+        top3_noise=WIDTH * noise[1],
         top5=top[2],
-        top5_noise=_WIDTH * noise[2],
+        top5_noise=WIDTH * noise[2],
         perplexity=middle,
         perplexity_low=low,
         perplexity_high=high,
@@ -96,16 +90,8 @@ def _share(value: float) -> float:
     return min(1.0, max(0.0, value))
 
 
-def _spread(share: float, best: int, ranks: int) -> float:
-    """The standard deviation of hits - share · targets, in units of the noise on one count.
-
-    Hits are the counts of the first `best` ranks, and targets those of all.
-    """
-    return math.sqrt(best * (1 - share) ** 2 + (ranks - best) * share**2)
-
-
 def _squares_at_most(squares: tuple[int, ...], share: float, std: float) -> float:
     """An upper bound (97.5 %) of Σ (h - share·n)² over users, from noisy sums of h², h·m and m², where n = h + m."""
     factors = ((1 - share) ** 2, -2 * share * (1 - share), share**2)
     found = sum(factor * square for factor, square in zip(factors, squares, strict=True))
-    return max(0.0, found) + _WIDTH * std * math.hypot(*factors)
+    return max(0.0, found) + WIDTH * std * math.hypot(*factors)

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sottovoce.accounting.events import HeldOutSums
+from sottovoce.accounting.events import MOST_TOKENS, HeldOutSums
 from sottovoce.errors import SettingError
 from sottovoce.privacy.noise import LEAST_SCALE, rounded_gaussian
 
-MOST_TOKENS = 2**16
 LOSS_STEPS = 256  # in which a loss between 0 and its bound is counted
 RANKS = 4  # the target is the first of the model's guesses, the second or third, the fourth or fifth, or none of them
 

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sottovoce.bases import Base
+from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json
 from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import accuracy_text, epsilon_text, noise_text, paragraphs, percent, plain
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 
+HOW = "## How it was trained"
 TAGS = ("differential-privacy", "user-level-privacy", "federated-learning", "next-word-prediction", "sottovoce")
 
 
@@ -74,17 +76,26 @@ def promise(card: Card, statement: Statement) -> Iterator[str]:
     yield from (f"- {text}" for text in statement.not_covered)
 
 
-def _how_good(about: Described) -> Iterator[str]:
+def how_good_privately(private: PrivateAccuracy) -> Iterator[str]:
+    """All that is said of how good a model with a private accuracy is. `sotto verify` compares it too."""
     yield "## How good it is"
     yield ""
-    private = about.statement.private_accuracy
-    if private is not None:
-        cost = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)}"
-        people = f"about {private.users:,} held-out users ({cost} for each)"
-        yield f"**Private accuracy** on {people}: {accuracy_text(private)}."
+    cost = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)}"
+    people = f"about {private.users:,} held-out users ({cost} for each)"
+    yield f"**Private accuracy** on {people}: {accuracy_text(private)}."
+    yield ""
+    yield HOW
+
+
+def _how_good(about: Described) -> Iterator[str]:
+    if about.statement.private_accuracy is not None:
+        *lines, _, _ = how_good_privately(about.statement.private_accuracy)
+        yield from lines
         return
+    yield "## How good it is"
+    yield ""
     if about.evaluation is None:
-        yield "It was not measured on held-out users."
+        yield "No accuracy on held-out users is released."
         return
     people = f"about {about.evaluation['users']:,} held-out users"
     yield f"Exact accuracy, not private, on {people}, who are not protected by the guarantee:"
@@ -104,7 +115,7 @@ def _how_good(about: Described) -> Iterator[str]:
 def _how(about: Described) -> Iterator[str]:
     statement = about.statement
     declared, mechanism = statement.declared, statement.mechanism
-    yield "## How it was trained"
+    yield HOW
     yield ""
     sizes = ", ".join(f"{name} {value}" for name, value in about.model.items() if name != "kind")
     facts = {

@@ -71,6 +71,7 @@ class Evidence:
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     other: OtherRun | None = None
     date: str = ""  # when the page is written
+    exact: bool = True  # may exact figures of held-out users be shown? If not, the record has none
 
     @property
     def other_record(self) -> Lines:
@@ -80,6 +81,13 @@ class Evidence:
     def other_tokens(self) -> bool:
         """Has the other run another tokenizer? Then no measure per token compares the two."""
         return self.other is not None and not self.other.same_tokens
+
+    @property
+    def not_evaluated(self) -> str:
+        """Why there is no curve of evaluations."""
+        if self.exact:
+            return "No evaluation was made in this run."
+        return "Held-out users paid for a private accuracy, so no exact figure of them is shown."
 
     @property
     def scores(self) -> dict[str, Score]:
@@ -387,7 +395,7 @@ def _accuracy(evidence: Evidence) -> Drawing:
         words += f" Dashed: top-1 without training on people: {_named(levels, percent)}."
     words += _add_other_by_token(lines, evidence, "top1", "top-1 of ")
     figure = Figure("accuracy", "Accuracy by round", "share of targets", lines, levels, percent=True)
-    return figure.drawing(words, "No evaluation was made in this run.")
+    return figure.drawing(words, evidence.not_evaluated)
 
 
 def _perplexity(evidence: Evidence) -> Drawing:
@@ -401,7 +409,7 @@ def _perplexity(evidence: Evidence) -> Drawing:
     words += _add_other_by_token(lines, evidence, "perplexity")
     figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, levels, widen=True)
     diverged = "It was not finite at any evaluation: the model diverged."
-    return figure.drawing(words, diverged if made else "No evaluation was made.")
+    return figure.drawing(words, diverged if made else evidence.not_evaluated)
 
 
 def _bits_per_byte(evidence: Evidence) -> Drawing:

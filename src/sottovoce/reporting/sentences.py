@@ -9,7 +9,7 @@ from importlib.metadata import version
 from sottovoce.files import CHECKSUM
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.adversaries import not_covered_of
-from sottovoce.reporting.model_card import promise
+from sottovoce.reporting.model_card import how_good_privately, promise
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
     NO_CIPHER,
@@ -56,8 +56,12 @@ def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     readme = release.path / README
     if readme.is_file():
         wanted = "\n".join(promise(Card.from_json(release.read_card()), statement))
-        if wanted not in readme.read_text(encoding="utf-8"):
+        written = readme.read_text(encoding="utf-8")
+        if wanted not in written:
             yield f"{README} promises other than the statement"
+        private = statement.private_accuracy
+        if private is not None and "\n".join(how_good_privately(private)) not in written:
+            yield f"{README} says other of how good the model is than the private accuracy"
 
 
 def notes(release: RunFolder, statement: Statement) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce import accounting
 from sottovoce.accounting import HeldOutSums
-from sottovoce.commands import private_evaluation
+from sottovoce.commands import convert, export, private_evaluation, release_folder
 from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, private_accuracy
 from sottovoce.commands.verify import _held_out, verify_release
 from sottovoce.commands.verify_files import exact_figures
@@ -112,8 +112,33 @@ def test_the_kept_answer_has_no_exact_figure(run, store):
 def test_an_answer_without_its_charge_is_refused(run, store, clear, monkeypatch):
     evaluate_privately(run.path, epsilon=2.0)
     monkeypatch.setattr(StoreLedger, "spent_on_held_out", lambda ledger: [])
-    with pytest.raises(DamagedRun, match="has no charge"):
+    with pytest.raises(DamagedRun, match="has 0 charges for the 1 answers"):
         evaluate_privately(run.path, epsilon=2.0)
+
+
+def test_two_answers_need_two_charges(run, begun, store, clear):
+    """A ledger of before the second would show half of what was released."""
+    other = begun("other", run={"seed": 7})
+    evaluate_privately(run.path, epsilon=2.0)
+    early = {name: (store / name).read_bytes() for name in ("ledger.jsonl", "ledger.head")}
+    evaluate_privately(other.path, epsilon=2.0)
+    assert evaluate_privately(run.path, epsilon=2.0).evaluations == 2
+    for name, contents in early.items():
+        (store / name).write_bytes(contents)
+    with pytest.raises(DamagedRun, match="has 1 charges for the 2 answers"):
+        evaluate_privately(run.path, epsilon=2.0)
+    with pytest.raises(DamagedRun, match="has 1 charges for the 2 answers"):
+        private_accuracy(store, digest(run.load_weights()))
+
+
+def test_another_path_to_the_same_people_is_the_same_question(run, store, tmp_path, clear):
+    first = evaluate_privately(run.path, epsilon=2.0)
+    (tmp_path / "link").symlink_to(store)
+    (tmp_path / "release").symlink_to(run.path)
+    again = evaluate_privately(tmp_path / "release", tmp_path / "link", epsilon=2.0)
+    assert (again.kept, again.evaluations, again.accuracy) == (True, 1, first.accuracy)
+    store.rename(tmp_path / "moved")
+    assert evaluate_privately(run.path, tmp_path / "moved", epsilon=2.0).kept
 
 
 @pytest.mark.parametrize(
@@ -123,6 +148,7 @@ def test_an_answer_without_its_charge_is_refused(run, store, clear, monkeypatch)
         ({"epsilon": 21.0}, "at most 20"),
         ({"epsilon": 1.0, "tokens_per_user": 17}, "from 1 to 16"),
         ({"epsilon": 1.0, "delta": 0.0}, "delta"),
+        ({"epsilon": 1.0, "delta": 0.5}, "delta"),
     ],
     ids=str,
 )
@@ -171,6 +197,45 @@ def test_a_release_with_a_private_accuracy_has_no_exact_figure_of_held_out_users
     assert not list(exact_figures(RunFolder.of_release(release)))
     assert json.loads((release / "record.jsonl").read_text()) == {"round": 0}
     assert not (release / "baselines.json").exists()
+
+
+def test_a_delta_that_gives_a_user_away_is_refused(run, store, monkeypatch):
+    monkeypatch.setattr(private_evaluation, "coarse_count", lambda users: 600_000)
+    with pytest.raises(SottoError, match="about 600,000"):
+        evaluate_privately(run.path, epsilon=1.0)
+    assert not paid(store)
+
+
+def test_a_later_model_on_the_same_people_has_no_exact_figure_either(run, begun, store, clear, released, monkeypatch):
+    """An exact figure of another model would void what held-out users were promised; so would that of a lost answer."""
+    other = begun("other", run={"seed": 7})
+    other.record.append({"round": 0, "evaluation": MEASURED})
+    pages = []
+    monkeypatch.setattr(
+        release_folder,
+        "report_run",
+        lambda path, out, statement, exact: pages.append(exact) or out.write_text("report"),
+    )
+    evaluate_privately(run.path, epsilon=2.0)
+    release = released(other)
+    assert "private_accuracy" not in json.loads((release / "privacy.json").read_text())
+    assert json.loads((release / "record.jsonl").read_text()) == {"round": 0}
+    assert not (release / "baselines.json").exists()
+    readme = (release / "README.md").read_text()
+    assert "No accuracy on held-out users is released." in readme
+    assert "12.3" not in readme
+    assert pages == [False]
+    assert "private" in release_folder.ReleaseFolder(other, release, release_folder.Publication(), "").notes[0]
+
+
+@pytest.mark.parametrize("who", [0, 1], ids=["nobody paid", "they paid"])
+def test_an_export_has_no_exact_figure_of_people_who_paid_for_a_private_one(run, store, clear, monkeypatch, who):
+    monkeypatch.setattr(convert, "open_session", lambda contents: contents)
+    monkeypatch.setattr(convert, "run_session", lambda graph, tokens, state: [np.ones((len(tokens), 3))])
+    if who:
+        evaluate_privately(run.path, epsilon=2.0)
+    found = export._accuracy(export._open(run.path), {"top1": b""})
+    assert (found["top1"] is None) == bool(who)
 
 
 @pytest.mark.slow

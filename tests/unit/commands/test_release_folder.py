@@ -20,7 +20,7 @@ NO_ONNX = "no ONNX: that needs `pip install 'sottovoce[export]'`"
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch):
     """No report and no ONNX, which need a model and a converter."""
-    monkeypatch.setattr(release_folder, "report_run", lambda path, out, statement: out.write_text("report"))
+    monkeypatch.setattr(release_folder, "report_run", lambda path, out, statement, exact: out.write_text("report"))
     monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
 
 
@@ -59,15 +59,16 @@ def test_the_readme_has_the_licence_and_the_language(run, tmp_path):
 def test_onnx_is_written_where_it_can_be_and_a_failure_is_noted(run, tmp_path, monkeypatch):
     monkeypatch.setattr(release_folder, "find_spec", lambda name: True)
 
-    def export(path, out):
+    def export(path, out, statement):
         out.mkdir()
+        assert statement == json.loads((tmp_path / "draft/privacy.json").read_text())
 
     monkeypatch.setattr(release_folder, "export_run", export)
     made = write(run, tmp_path)
     assert "onnx/" in made.files
     assert (tmp_path / "draft/onnx").is_dir()
 
-    def fail(path, out):
+    def fail(path, out, statement):
         raise SottoError("it differs from JAX")
 
     monkeypatch.setattr(release_folder, "export_run", fail)

@@ -29,11 +29,14 @@ from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, PASSED, verify_release
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.files import pretty, sealed, sha256_of
+from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_bound
+from sottovoce.files import INFINITY, pretty, sealed, sha256_of
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
-from sottovoce.reporting.model_card import promise
+from sottovoce.reporting.model_card import how_good_privately, promise
 from sottovoce.reporting.statement import (
+    EXACT_ACCURACY,
+    NOT_COVERED,
     Adaptive,
     Charges,
     Correlation,
@@ -437,7 +440,9 @@ def whole(tmp_path, keys, facts):
         header = {"ledger": "release", "run": statement.run, "charges": len(lines)}
         (folder / "ledger.jsonl").write_bytes(chained([header, *lines]))
         (folder / "training.toml").write_text(PLANNED.to_toml())
-        (folder / "README.md").write_text("\n".join(promise(Card.from_json({**CARD}), statement)))
+        private = statement.private_accuracy
+        said = [*promise(Card.from_json({**CARD}), statement), *(how_good_privately(private) if private else ())]
+        (folder / "README.md").write_text("\n".join(said))
         if after is not None:
             after(folder)
         signature.sign_folder(folder, keys["thief"], signature.RELEASE)
@@ -585,6 +590,67 @@ FILES_THAT_LIE = {
 def test_a_file_that_lies_fails(whole, lie):
     change, check = FILES_THAT_LIE[lie]
     assert results(verify_release(whole(after=change)))[check] == FAILED
+
+
+ACCURATE = PrivateAccuracy(
+    terms=Terms(2.0, 1e-6, 2.25, 40, loss_bound(WORDS.size)), users=310, targets=90_000, top1=0.15, top1_noise=0.01,
+    top1_within=0.02, top3=0.2, top3_noise=0.01, top5=0.25, top5_noise=0.01, perplexity=2.0, perplexity_low=1.5,
+    perplexity_high=2.5,
+)  # fmt: skip
+
+
+def measured(**changed: Any) -> dict[str, Any]:
+    """The facts of a statement with a private accuracy, some of them others."""
+    accuracy = put(ACCURATE.to_json(), {name.replace("terms_", "terms."): value for name, value in changed.items()})
+    uncovered = [line for line in NOT_COVERED if line != EXACT_ACCURACY]
+    return {"private_accuracy": accuracy, "epsilon_held_out": 2.5, "not_covered": uncovered}
+
+
+def exported(folder: Path) -> None:
+    (folder / "onnx").mkdir()
+    smaller = {"users": 50, "top1": 0.1234, "top1_float32": 0.1235}
+    (folder / "onnx/manifest.json").write_bytes(pretty(sealed({"eight_bits": smaller})))
+
+
+PRIVATE_ACCURACIES: dict[str, tuple[dict[str, Any], Callable[[Path], object] | None, str]] = {
+    "less noise": (measured(terms_noise_multiplier=1.9), None, "epsilon of held-out users"),
+    "a smaller ε": (measured(terms_epsilon=0.5), None, "epsilon of held-out users"),
+    "a smaller δ": (measured(terms_delta=1e-9), None, "epsilon of held-out users"),
+    "a δ that promises nothing": (measured(terms_delta=0.1), None, "private accuracy"),
+    "no noise, and an ε to match": (
+        measured(terms_noise_multiplier=0.01, terms_epsilon=1e5) | {"epsilon_held_out": 1e5},
+        None,
+        "private accuracy",
+    ),
+    "a smaller total": ({**measured(), "epsilon_held_out": 0.1}, None, "private accuracy"),
+    "no total": ({**measured(), "epsilon_held_out": None}, None, "private accuracy"),
+    "a total of nothing": ({"epsilon_held_out": 0.1}, None, "private accuracy"),
+    "negative users": (measured(users=-5), None, "private accuracy"),
+    "many tokens": (measured(terms_tokens_per_user=10**9), None, "private accuracy"),
+    "an infinite figure": (measured(top1=INFINITY), None, "private accuracy"),
+    "another accuracy in the README": (measured(), rewrite("README.md", "users (ε = 2", "users (ε = 1"), "sentences"),
+    "exact rows in the README": (
+        measured(),
+        rewrite("README.md", "## How it was trained", "| this model | 12.3% |\n\n## How it was trained"),
+        "sentences",
+    ),
+    "exact figures of eight bits": (measured(), exported, "held-out users"),
+}
+
+
+@pytest.mark.parametrize("lie", PRIVATE_ACCURACIES)
+def test_a_lie_about_the_accuracy_of_held_out_users_fails(whole, lie, monkeypatch):
+    monkeypatch.setattr(verify, "_other_faults", lambda found: iter(()))
+    changed, after, check = PRIVATE_ACCURACIES[lie]
+    found = verify_release(whole(changed, after))
+    assert results(found)[check] == FAILED
+    assert not found.verified
+
+
+def test_a_private_accuracy_passes(whole):
+    found = verify_release(whole(measured()))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+    assert {"private accuracy", "held-out users", "epsilon of held-out users"} <= set(results(found))
 
 
 def test_a_large_delta_passes_with_a_warning_where_the_recipe_allows_it(whole, monkeypatch):
