@@ -406,26 +406,26 @@ def _build(kind: type, values: Mapping[str, Any], section: str) -> Any:
 
 def _check(value: Any, kind: Any, limits: Limits, name: str) -> Any:
     """The value, where its type and range are those of the key."""
-    wanted, meaning = _plain_type(kind), f"it is {limits.meaning}"
+    wanted, meaning = _plain_type(kind), f"({limits.meaning})"
     if value is None and wanted is not kind:
         return None
     if get_origin(wanted) is tuple:
         if not isinstance(value, list | tuple):
-            raise SottoError(f"{name}={value!r} must be a list; {meaning}")
+            raise SottoError(f"{name}={value!r} must be a list {meaning}")
         return tuple(_check(item, get_args(wanted)[0], limits, name) for item in value)
     if type(value) is int and abs(value) > LARGEST:
-        raise SottoError(f"{name} is a number beyond ±{LARGEST:g}; {meaning}")
+        raise SottoError(f"{name} is a number beyond ±{LARGEST:g} {meaning}")
     if type(value) is str and "\0" in value:
-        raise SottoError(f"{name}={value!r} holds a NUL, which no path or name can; {meaning}")
+        raise SottoError(f"{name}={value!r} holds a NUL, which no path or name can {meaning}")
     if wanted is float and type(value) is int:
         value = float(value)
     if type(value) is not wanted:
-        raise SottoError(f"{name}={value!r} must be {_KIND_NAMES[wanted]}; {meaning}")
+        raise SottoError(f"{name}={value!r} must be {_KIND_NAMES[wanted]} {meaning}")
     if limits.choices and value not in limits.choices:
         allowed = ", ".join(limits.choices)
         raise SottoError(f"{name}={value!r} must be one of {allowed}{did_you_mean(str(value), limits.choices)}")
     if isinstance(value, int | float) and wanted is not bool and not limits.contain(value):
-        raise SottoError(f"{name}={value} must be {limits.range or 'finite'}; {meaning}")
+        raise SottoError(f"{name}={value} must be {limits.range or 'finite'} {meaning}")
     return value
 
 

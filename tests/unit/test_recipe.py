@@ -47,7 +47,7 @@ def test_a_value_can_be_unset():
         ("[run]\nrounds = 'ten'", ["run.rounds='ten'", "whole number"]),
         ("[run]\nrounds = 2.5", ["run.rounds=2.5", "whole number"]),
         ("[run]\nrounds = true", ["run.rounds=True", "whole number"]),
-        ("[run]\nrounds = 0", ["run.rounds=0", "must be >= 1; it is T: rounds of training"]),
+        ("[run]\nrounds = 0", ["run.rounds=0", "must be >= 1 (T: rounds of training)"]),
         ("[privacy]\nclip_norm = 'large'", ["privacy.clip_norm='large'", "a number"]),
         ("[privacy]\nclip_norm = 0", ["privacy.clip_norm=0", "> 0"]),
         ("[privacy]\nclip_norm = inf", ["privacy.clip_norm=inf", "> 0"]),

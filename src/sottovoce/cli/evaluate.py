@@ -30,7 +30,7 @@ from sottovoce.cli.options import (
     log,
     option,
 )
-from sottovoce.errors import SottoError, plain_number
+from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.files import Json as JsonObject
 from sottovoce.runs.baselines import token_text
 
@@ -213,16 +213,26 @@ def evaluate(
         print_columns("The second half of each user's text", _gain_columns(found.personalised))
 
 
+_PRIVATE_OPTIONS = {
+    "epsilon": "--private-epsilon",
+    "delta": "--private-delta",
+    "tokens_per_user": "--tokens-per-user",
+}
+
+
 def _evaluate_privately(run: Path, store: Path | None, private: Private, json: bool) -> None:
     from sottovoce.commands.private_evaluation import DELTA, evaluate_privately
     from sottovoce.evaluation.prediction import observed
 
     assert private.private_epsilon is not None
     delta = DELTA if private.private_delta is None else private.private_delta
-    with progress_on_terminal(f"evaluate {run.name}", quiet=json) as step, observed(step):
-        found = evaluate_privately(
-            run, store, epsilon=private.private_epsilon, delta=delta, tokens_per_user=private.tokens_per_user
-        )
+    try:
+        with progress_on_terminal(f"evaluate {run.name}", quiet=json) as step, observed(step):
+            found = evaluate_privately(
+                run, store, epsilon=private.private_epsilon, delta=delta, tokens_per_user=private.tokens_per_user
+            )
+    except SettingError as error:
+        raise SottoError(error.text(_PRIVATE_OPTIONS)) from None
     if json:
         print_json({"private": True, **found.to_json()})
         return

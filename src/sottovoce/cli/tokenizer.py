@@ -31,4 +31,8 @@ def train(
         return print_json(made.to_json())
     shown = {"bytes per token in its text": f"{made.bytes_per_token:.2f}", "hash": made.fingerprint}
     print_table(f"Tokenizer {out}", {"kind": made.kind, "tokens": f"{made.size:,}", **shown})
+    if made.size < size:
+        print(
+            f"note: {size:,} tokens were asked for, and this text has no more pieces that occur often; give more text"
+        )
     return print(f"next: sotto prepare YOURS --tokenizer {out} --out STORE")

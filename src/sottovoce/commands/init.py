@@ -11,7 +11,7 @@ from sottovoce import bases
 from sottovoce.build.assembly import filled_model, model_settings
 from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
-from sottovoce.data.subwords import TOKENIZER
+from sottovoce.data.tokenizer_files import find_tokenizer, option_of
 from sottovoce.errors import SettingError, SottoError, plain_number
 from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
@@ -155,17 +155,16 @@ def _start(people: Store, base: str | Path | None) -> _Start:
         if found:
             return _Start(f'# Weights to start from: a model of public text in the package.\ninitial = "{found}"')
         nothing = "training starts from nothing, which takes many more people and rounds than from a base"
-        text = "# No model in the package has the words of this store: training starts from nothing."
+        text = "# No model in the package has the tokens of this store: training starts from nothing."
         return _Start(f'{text}\ninitial = "none"', (nothing,))
     folder = bases.find(str(base)) or Path(base)
     if not bases.is_base(folder):
         raise SottoError(f"{str(base)!r} is no base; make one with `sotto base train`, or name one of the package")
     card = bases.read_base(folder)
     if card.words != people.vocabulary.fingerprint:
-        tokens = bases.VOCABULARY if (folder / bases.VOCABULARY).is_file() else TOKENIZER
-        option = "--vocabulary" if tokens == bases.VOCABULARY else "--tokenizer"
+        tokens = find_tokenizer(folder)
         raise SottoError(
-            f"the base {base} has other tokens than {people.path}; prepare the store with {option} {folder / tokens}"
+            f"the base {base} has other tokens than {people.path}; prepare the store with {option_of(tokens)} {tokens}"
         )
     name = str(base) if bases.find(str(base)) else str(folder.resolve())
     keys = {
@@ -190,7 +189,7 @@ def _notes(people: Store, declared: int, start: _Start) -> list[str]:
         notes.append(f"settings were measured for {low:,} to {high:,} people; with {declared:,}, more rounds pay")
     elif declared >= MANY:
         notes.append("with a GPU, cohort = 2000, clip_norm = 5 and rounds = 200 gave a point more to 27,000 people")
-    if people.tokens_per_user > TOKENS:
+    if people.vocabulary.is_words and people.tokens_per_user > TOKENS:  # measured on words; a piece is less text
         cut = f"people are cut to {people.tokens_per_user:,} tokens; with `sotto prepare --tokens-per-user {TOKENS}`"
         notes.append(f"{cut} training is {people.tokens_per_user / TOKENS:.2g} times as fast, and nearly as good")
     return [*notes, *start.notes]

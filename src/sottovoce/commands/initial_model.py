@@ -21,7 +21,7 @@ from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import TOKENIZER
 from sottovoce.data.tokenizer import Tokenizer
-from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
+from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, option_of
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed, sha256_of
 from sottovoce.models import registry
@@ -100,6 +100,12 @@ def _find_start(recipe: Recipe, store: Store, fresh: LanguageModel) -> Start:
     file = path if path.suffix == ".safetensors" else path / WEIGHTS
     if file.is_file() and (file == path or not RunFolder(path).recipe_file.is_file()):
         return _from_file(recipe, store, fresh, file)
+    if not RunFolder(path).recipe_file.is_file():
+        wrong = "holds no model" if path.exists() else "does not exist"
+        raise SottoError(
+            f"{str(path)!r}, from which training shall start, {wrong}; name a base, a run, a release or a folder of "
+            f"Hugging Face"
+        )
     return _from_run(recipe, store, fresh, RunFolder.open(path))
 
 
@@ -213,8 +219,7 @@ def _is_declared_public(recipe: Recipe, folder: Path) -> bool:
 
 
 def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder) -> Start:
-    vocabulary = load_tokenizer(run.tokenizer_file())
-    model = _fitted(fresh, run.load_weights(), vocabulary, store, f"the model of {run.path}")
+    model = _fitted(fresh, run.load_weights(), run.tokenizer_file(), store, f"the model of {run.path}")
     weights = digest(weights_of(model))
     source = f"start: {weights}, of a run without a guarantee"
     if recipe.privacy.mode == "private":
@@ -240,7 +245,7 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
         raise SottoError(
             f"{file} has no {' or '.join(FILES)} in its folder: its words cannot be compared; put it there"
         )
-    model = _fitted(fresh, load_base_weights(file), load_tokenizer(words), store, str(file))
+    model = _fitted(fresh, load_base_weights(file), words, store, str(file))
     weights, statement, signer = digest(weights_of(model)), _statement(card), _check_signature(file.parent)
     public = card.get("trained_on") == PUBLIC and not statement.get("private")
     if recipe.privacy.mode == "private" and not public:
@@ -279,11 +284,13 @@ def _private_source(statement: Json, weights: str) -> str:
 
 
 def _fitted(
-    fresh: LanguageModel, weights: dict[str, np.ndarray], vocabulary: Tokenizer, store: Store, source: str
+    fresh: LanguageModel, weights: dict[str, np.ndarray], tokens: Path, store: Store, source: str
 ) -> LanguageModel:
-    """The fresh model with these weights; refused where vocabulary, kind or sizes are others."""
-    if vocabulary.fingerprint != store.vocabulary.fingerprint:
-        raise SottoError(f"{source} has another vocabulary than {store.path}; prepare both with one --vocabulary")
+    """The fresh model with these weights; refused where tokens, kind or sizes are others."""
+    if load_tokenizer(tokens).fingerprint != store.vocabulary.fingerprint:
+        raise SottoError(
+            f"{source} has other tokens than {store.path}; prepare the store with {option_of(tokens)} {tokens}"
+        )
     try:
         return load_model(fresh, merge_weights(weights))
     except SottoError:

@@ -11,7 +11,7 @@ from sottovoce.data.corpus import is_plain_text, sources
 from sottovoce.data.languages import DEFAULT, find_language
 from sottovoce.data.lines import lines
 from sottovoce.data.store import PUBLIC_LIST, STORE_FILE, VocabularySource
-from sottovoce.data.subwords import Subwords, needs_library
+from sottovoce.data.subwords import TOKENIZER, Subwords, needs_library
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
@@ -67,6 +67,9 @@ class TokenizerChoice:
             characters = sorted({letter for word in listed for part in (word, word.upper()) for letter in part})
             return Subwords.of_characters(characters), {"source": "public", "list": CHARACTERS, **named}
         if self.tokenizer is not None:
+            if not Path(self.tokenizer).exists():
+                text = f"{{tokenizer}} does not exist; name a {TOKENIZER}, or {BYTES}, or {CHARACTERS}"
+                raise SettingError(text, tokenizer=self.tokenizer)
             return Subwords.load(self.tokenizer), {"source": "file", "file": Path(self.tokenizer).name}
         if self.text:
             found = (line for path in self.text for line in lines(path))

@@ -13,6 +13,11 @@ from sottovoce.files import write_aside
 FILES = (VOCABULARY, TOKENIZER)  # words; all else
 
 
+def option_of(file: Path) -> str:
+    """The option of `sotto prepare` that takes this file."""
+    return "--vocabulary" if file.name == VOCABULARY else "--tokenizer"
+
+
 def find_tokenizer(folder: Path) -> Path:
     """The file of a folder's tokenizer; where there is none, that of words, which is then missing."""
     found = [folder / name for name in FILES if (folder / name).is_file()]

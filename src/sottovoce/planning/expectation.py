@@ -92,6 +92,7 @@ def not_measured(recipe: Recipe) -> list[str]:
     if initial not in BASE:
         start = "is not set" if initial is None else f"= {initial!r}"
         reasons.append(f"model.initial {start}: runs were measured from {' and '.join(map(repr, BASE))}")
+    other_kind = recipe.model.kind != small.model.kind
     for key in describe():
         name = f"{key.section}.{key.name}"
         value, usual = (getattr(getattr(each, key.section), key.name) for each in (recipe, small))
@@ -99,6 +100,8 @@ def not_measured(recipe: Recipe) -> list[str]:
             low, high = MEASURED[name]
             if not low <= value <= high:
                 reasons.append(f"{name} = {value:g} is outside {low:g} to {high:g}, which were measured")
+        elif key.section == "model" and key.name != "kind" and other_kind:
+            continue  # sizes of a kind that was not measured say nothing more
         elif name not in _FREE and value != usual and (value is None or value != sizes.get(key.name)):
             reasons.append(f"{name} = {value!r} was not measured")
     return reasons

@@ -70,6 +70,10 @@ def test_exact_figures_are_not_asked_for_with_private_ones(more):
         evaluate(Path("a"), private=Private(1.0), **more)
 
 
+def test_private_settings_are_named_by_their_options(refusal):
+    assert "--private-epsilon 0 must be above 0" in refusal("evaluate", "run", "--private-epsilon", "0")
+
+
 def test_private_figures_are_shown_with_their_noise_and_what_they_cost():
     terms = Terms(2.0, 1e-6, 2.2, 100, 18.4)
     hidden = PrivateAccuracy(terms=terms, users=3, targets=10)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -82,3 +84,11 @@ def test_a_shell_can_complete_commands_and_options(shell, tmp_path, capsys):
     script = tmp_path / "sotto"
     assert status_of(["--install-completion", "--shell", shell, "--output", str(script)]) == 0
     assert "--tokens-per-user" in script.read_text().replace("-l 'tokens-per-user'", "--tokens-per-user")
+
+
+def test_the_package_can_be_run_without_its_script(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["sotto", "prepare", "nowhere.csv", "--out", "store"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("sottovoce", run_name="__main__")
+    assert ended.value.code == 2
+    assert "nowhere.csv" in capsys.readouterr().err

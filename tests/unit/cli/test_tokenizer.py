@@ -18,6 +18,13 @@ def test_options_are_passed_on(stub, sotto, capsys):
     printed = capsys.readouterr().out
     assert "3.25" in printed
     assert "sotto prepare YOURS --tokenizer t.json" in printed
+    assert "asked for" not in printed
+
+
+def test_fewer_tokens_than_were_asked_for_are_named(stub, sotto, capsys):
+    stub(TRAIN, MADE)
+    sotto(["tokenizer", "train", "a.txt", "--out", "t.json", "--public", "--size", "9000"])
+    assert "note: 9,000 tokens were asked for" in capsys.readouterr().out
 
 
 def test_the_answer_is_one_json_object(stub, answer):

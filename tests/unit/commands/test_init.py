@@ -11,6 +11,7 @@ from sottovoce import bases
 from sottovoce.commands.init import rounded_down, write_recipe
 from sottovoce.commands.noisy_count import NoisyUsers
 from sottovoce.data.store import Store
+from sottovoce.data.subwords import Subwords
 from sottovoce.errors import SottoError
 from sottovoce.recipe import Recipe
 
@@ -81,6 +82,12 @@ def test_long_users_and_many_users_are_told_what_pays(store, monkeypatch):
     notes = write_recipe(store, users=20_000).notes
     assert any("3.3 times as fast" in note for note in notes)
     assert any("with a GPU" in note for note in notes)
+
+
+def test_what_was_measured_for_words_is_not_said_of_pieces(store, monkeypatch):
+    opened = replace(Store.open(store), tokens_per_user=1600, vocabulary=Subwords.of_bytes())
+    monkeypatch.setattr(Store, "open", lambda path: opened)
+    assert not any("times as fast" in note for note in write_recipe(store).notes)
 
 
 def test_a_folder_of_any_name_is_quoted(store, tmp_path):

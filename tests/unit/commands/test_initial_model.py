@@ -97,13 +97,17 @@ def test_without_secrets_it_is_not_known_whom_a_run_saw(run, others):
 def test_a_model_that_does_not_fit_is_refused(run, store, tmp_path):
     with pytest.raises(SottoError, match="do not fit"):
         start_of(store, run.path, model={"initial": str(run.path), "hidden": 6})
-    with pytest.raises(SottoError, match="holds no run"):
+    with pytest.raises(SottoError, match=r"nowhere.* does not exist; name a base, a run, a release"):
         start_of(store, tmp_path / "nowhere")
+    with pytest.raises(SottoError, match="holds no model; name a base, a run, a release"):
+        start_of(store, store)
     other = Store.open(store)
     words = Vocabulary.from_words([*WORDS[:-1], "horse"])
     recipe = Recipe.of(run).replace(model={"initial": str(run.path)})
     changed = Store.from_users([other[0]], words)
-    with pytest.raises(SottoError, match="another vocabulary"):
+    with pytest.raises(
+        SottoError, match=r"has other tokens than .*; prepare the store with --vocabulary .*vocabulary\.txt"
+    ):
         find_start(recipe, changed, build_model(recipe, words.size))
 
 

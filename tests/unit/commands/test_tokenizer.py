@@ -59,6 +59,10 @@ def test_bytes_characters_and_files(tmp_path: Path) -> None:
     (tmp_path / "own.json").write_bytes(byte_level().contents)
     own = TokenizerChoice(tokenizer=str(tmp_path / "own.json"))
     assert own.open() == (byte_level(), {"source": "file", "file": "own.json"})
+    with pytest.raises(
+        SottoError, match=r"tokenizer=bpe does not exist; name a tokenizer\.json, or bytes, or characters"
+    ):
+        TokenizerChoice(tokenizer="bpe").open()
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,12 @@ def test_the_recipe_small_is_known():
     assert not_measured(SMALL.replace(model=sizes, data={"store": "mine"}, run={"seed": 3})) == []
 
 
+def test_sizes_of_a_kind_that_was_not_measured_are_not_listed():
+    other = SMALL.replace(model={"kind": "transformer", "embedding": 48, "layers": 2, "context": 32})
+    assert not_measured(other) == ["model.kind = 'transformer' was not measured"]
+    assert not_measured(SMALL.replace(model={"embedding": 48})) == ["model.embedding = 48 was not measured"]
+
+
 @pytest.mark.parametrize("name", MEASURED)
 @pytest.mark.parametrize("end", [0, 1])
 def test_outside_the_measured_settings_nothing_is_known(name, end):
