@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -10,6 +14,7 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import load_run, open_users
+from sottovoce.commands.stores import held_out_users
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.evaluation.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
@@ -17,7 +22,9 @@ from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded
 from sottovoce.files import Facts, pretty, read_sealed, sealed, write_aside
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.bounded_sums import MOST_TOKENS, BoundedSums
+from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
 from sottovoce.runs.record import coarse_count
@@ -84,14 +91,27 @@ def evaluate_privately(
     terms = Terms(epsilon, delta, z, cap, loss_bound(vocabulary.size))
     ledger, weights = store_ledger(users), digest(weights_of(released))
     file = _file(users, weights, terms)
-    if kept := file.exists():
-        accuracy = _read(file, ledger)
-    else:
-        accuracy = _measure(released, users, terms, ledger)
-        file.parent.mkdir(exist_ok=True)
-        write_aside(file, pretty(sealed({"weights": weights, **accuracy.to_json()})))
+    with _alone(store_folder(users)):
+        if kept := file.exists():
+            accuracy = _read(file, ledger)
+        else:
+            accuracy = _measure(released, users, terms, ledger)
+            file.parent.mkdir(exist_ok=True)
+            write_aside(file, pretty(sealed({"weights": weights, **accuracy.to_json()})))
     spent = ledger.spent_on_held_out()
     return PrivateEvaluation(accuracy, accounting.epsilon(spent, delta), sum(count for _, count in spent), kept)
+
+
+@contextmanager
+def _alone(store: Path) -> Iterator[None]:
+    """One evaluation at a time: a process that asks the same meanwhile waits, and gets the same answer for nothing."""
+    held = os.open(store, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # where a file system has no locks, each of them is charged
+            fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def _measure(model: LanguageModel, users: Store, terms: Terms, ledger: StoreLedger) -> PrivateAccuracy:
@@ -109,9 +129,10 @@ def private_accuracy(folder: Path, weights: str) -> PrivateAccuracy | None:
     return max(found, key=lambda one: one.terms.epsilon) if found else None
 
 
-def pay_for_accuracy(folder: Path) -> bool:
-    """Did the held-out users of a store pay for a private accuracy, of any model? An exact one would undo it."""
-    return bool(StoreLedger(folder / "ledger.jsonl").spent_on_held_out())
+def may_show_exact(run: RunFolder) -> bool:
+    """May others see exact figures of a run's held-out users? Not where they paid for a private one, of any model."""
+    users = held_out_users(Recipe.of(run), run)
+    return users is None or users.path is None or not store_ledger(users).spent_on_held_out()
 
 
 def _file(users: Store, weights: str, terms: Terms) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sottovoce import bases
 from sottovoce.build.assembly import model_settings
 from sottovoce.commands.export import export_run
-from sottovoce.commands.private_evaluation import PAID, pay_for_accuracy, private_accuracy
+from sottovoce.commands.private_evaluation import PAID, may_show_exact, private_accuracy
 from sottovoce.commands.report import public_recipe, report_run
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.tokenizer_files import find_tokenizer
@@ -69,6 +69,7 @@ class ReleaseFolder:
         self.card = Card.from_json(self.run.read_card())
         self.held_out = held_out_users(Recipe.of(self.run), self.run)
         self.accuracy = self._private_accuracy()
+        self.exact = may_show_exact(self.run)
         if self.accuracy is not None:
             self.notes += ("no exact figure of held-out users: the release has their private accuracy instead",)
         elif not self.exact:
@@ -95,11 +96,6 @@ class ReleaseFolder:
         if not exact and run.record.path.name in copied:
             copied[run.record.path.name] = as_lines(without_evaluations(run.record.read()))
         return copied
-
-    @property
-    def exact(self) -> bool:
-        """May exact figures of held-out users be released? Not where they paid for a private one, of any model."""
-        return not (self.held_out and self.held_out.path and pay_for_accuracy(self.held_out.path))
 
     def _private_accuracy(self) -> PrivateAccuracy | None:
         """Of this model, where held-out users have paid for one."""
@@ -129,7 +125,7 @@ class ReleaseFolder:
         for name, text in self._copied.items():
             write_aside(draft / name, text)
         if REPORT in self.files:
-            report_run(run.path, out=draft / REPORT, statement=statement, exact=self.exact)
+            report_run(run.path, out=draft / REPORT, statement=statement)
         if self.onnx:
             self._export(draft, written)
         write_aside(draft / README, model_card(self._described(statement, model)).encode())

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sottovoce.audit.results import AUDITS, Audits
 from sottovoce.commands.evaluate import Extra, evaluate_run, load_run, load_vocabulary
+from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import Json, write_aside
@@ -37,7 +38,6 @@ def report_run(
     other: str | Path | None = None,
     out: Path | None = None,
     statement: Statement | None = None,
-    exact: bool = True,
 ) -> PagePath:
     """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
 
@@ -49,14 +49,16 @@ def report_run(
             users of the run's store, by band and by group.
         out: where the page is written instead.
         statement: of a release.
-        exact: whether exact figures of held-out users may be shown.
+
+    A page for others has no exact figure of held-out users who paid for a private accuracy.
     """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
     card = read_card(run)
     other_run = RunFolder.open(other) if other is not None else None
     statement = statement or _statement_of_today(run)
-    exact = exact and statement.private_accuracy is None
+    exact, exact_other = (internal or each is None or may_show_exact(each) for each in (run, other_run))
+    exact = exact and (internal or statement.private_accuracy is None)
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=public_recipe(run, card),
@@ -66,9 +68,9 @@ def report_run(
         baselines=Baselines.of(run) if exact else None,
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(read_findings(run)),
-        costs=_costs(run, other_run, model) if other_run else None,
+        costs=_costs(run, other_run, model) if other_run and exact else None,
         traffic=card.bytes,
-        other=_other(run, other_run) if other_run else None,
+        other=_other(run, other_run, exact=exact_other) if other_run else None,
         exact=exact,
         date=f"{date.today():%-d %B %Y}",
     )
@@ -111,9 +113,10 @@ def _statement_of_today(run: RunFolder) -> Statement:
     return with_store_total(statement, people.spent, recipe.privacy.accountant)
 
 
-def _other(run: RunFolder, other: RunFolder) -> OtherRun:
+def _other(run: RunFolder, other: RunFolder, *, exact: bool) -> OtherRun:
     same = load_vocabulary(run).fingerprint == load_vocabulary(other).fingerprint
-    return OtherRun(other.path.resolve().name, other.record.read(), same)
+    record = other.record.read() if exact else without_evaluations(other.record.read())
+    return OtherRun(other.path.resolve().name, record, same)
 
 
 def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Json | None:

@@ -67,7 +67,7 @@ def run(begun: Callable[..., RunFolder]) -> RunFolder:
 @pytest.fixture
 def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Write the signed release of a run, without report and ONNX; the gate is not asked."""
-    monkeypatch.setattr(release_folder, "report_run", lambda path, out, statement, exact: out.write_text("report"))
+    monkeypatch.setattr(release_folder, "report_run", lambda path, out, statement: out.write_text("report"))
     monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
 
     def make(run: RunFolder, name: str = "release") -> Path:

@@ -20,7 +20,7 @@ NO_ONNX = "no ONNX: that needs `pip install 'sottovoce[export]'`"
 @pytest.fixture(autouse=True)
 def fakes(monkeypatch):
     """No report and no ONNX, which need a model and a converter."""
-    monkeypatch.setattr(release_folder, "report_run", lambda path, out, statement, exact: out.write_text("report"))
+    monkeypatch.setattr(release_folder, "report_run", lambda path, out, statement: out.write_text("report"))
     monkeypatch.setattr(release_folder, "find_spec", lambda name: None)
 
 

@@ -6,13 +6,15 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.accounting import SampledGaussian
+import pytest
+
+from sottovoce.accounting import HeldOutSums, SampledGaussian
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
-from sottovoce.runs.ledger import StoreLedger
+from sottovoce.runs.ledger import EVALUATION, StoreLedger
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
 
@@ -41,6 +43,23 @@ def test_the_page_of_a_release_with_a_private_accuracy_has_no_exact_figure(run):
     text = report_run(run.path, statement=private).read_text()
     assert not [figure for figure in ("12.3", "77.7") if figure in text]
     assert "top-1 10.00% ± 10.00 points" in text
+
+
+@pytest.mark.parametrize("paid", [False, True], ids=["nobody paid", "they paid"])
+def test_a_public_page_has_no_exact_figure_of_people_who_paid_for_a_private_one(run, begun, store, monkeypatch, paid):
+    seen = []
+    monkeypatch.setattr(report, "render", lambda evidence: seen.append(evidence) or "a page")
+    monkeypatch.setattr(report, "_costs", lambda run, other, model: {"some": "costs"})
+    other = begun("other")
+    for each in (run, other):
+        each.record.append({"round": 0, "epsilon": 0.0, "evaluation": {"users": 40, "top1": 0.1234}})
+    if paid:
+        StoreLedger(store / "ledger.jsonl").charge(EVALUATION, "private evaluation", HeldOutSums(2.0, 16), 1)
+    report_run(run.path, other=other.path)
+    report_run(run.path, other=other.path, internal=True)
+    shown = [bool(each.costs and each.baselines and "0.1234" in str((each.record, each.other))) for each in seen]
+    assert shown == [not paid, True]
+    assert ("0.1234" in str(seen[0])) == (not paid)
 
 
 def test_two_runs_in_the_same_words_are_measured_on_the_same_users(run, begun, monkeypatch):
