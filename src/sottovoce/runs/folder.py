@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce import bases
+from sottovoce.data.store import STORE_FILE
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
@@ -69,9 +70,14 @@ class RunFolder:
     def open(path: str | Path) -> RunFolder:
         run = RunFolder(Path(path))
         if not run.recipe_file.is_file():
-            released = is_release(run.path)
-            instead = "it is a released model; give the folder of its run" if released else "`sotto train` makes one"
-            raise SottoError(f"{str(path)!r} holds no run: there is no recipe.toml; {instead}")
+            why = "there is no recipe.toml; `sotto train` makes one"
+            if not run.path.exists():
+                why = "there is no such folder; check the path"
+            elif is_release(run.path):
+                why = "it is a released model; give the folder of its run"
+            elif (run.path / STORE_FILE).is_file():
+                why = "it is a store, on which `sotto train` makes one"
+            raise SottoError(f"{str(path)!r} holds no run: {why}")
         return run
 
     @staticmethod

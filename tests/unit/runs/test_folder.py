@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.data.store import STORE_FILE
 from sottovoce.data.vocabulary import VOCABULARY, Vocabulary
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.runs.folder import WEIGHTS, RunFolder, load_arrays, names_of
@@ -45,6 +46,12 @@ def test_a_run_is_never_overwritten(run: RunFolder, tmp_path: Path) -> None:
 def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(SottoError, match=r"holds no run.*`sotto train` makes one"):
         RunFolder.open(tmp_path)
+    with pytest.raises(SottoError, match="holds no run: there is no such folder"):
+        RunFolder.open(tmp_path / "nowhere")
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / STORE_FILE).touch()
+    with pytest.raises(SottoError, match="holds no run: it is a store"):
+        RunFolder.open(tmp_path / "store")
     for name in (WEIGHTS, "privacy.json"):
         (tmp_path / name).touch()
     with pytest.raises(SottoError, match="it is a released model"):
