@@ -153,12 +153,12 @@ def test_without_a_promise_any_start_will_do_and_is_named(family):
 def test_a_start_that_does_not_fit_is_refused(family, tmp_path):
     words = Vocabulary.from_words(["red", "green", "blue", "sky", "tree", "horse"])
     prepare([family.second.parent / "corpus.jsonl"], tmp_path / "other", words, Grouping(tokens_per_user=16))
-    with pytest.raises(SottoError, match="another vocabulary"):
+    with pytest.raises(SottoError, match="has other tokens than"):
         sottovoce.train(private(tmp_path / "other", family.on_first), tmp_path / "run")
     wider = private(family.second, family.on_first).replace(model={"hidden": 6})
     with pytest.raises(SottoError, match="do not fit"):
         sottovoce.train(wider, tmp_path / "run")
-    with pytest.raises(SottoError, match="holds no run"):
+    with pytest.raises(SottoError, match="does not exist; name a base"):
         sottovoce.train(private(family.second, tmp_path / "nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -220,7 +220,7 @@ def test_weights_of_unknown_origin_are_refused_to_a_private_run_and_named_in_oth
     card_of(start)
     refused("do not fit", private(family.second, start).replace(model={"hidden": 6}))
     (start / "vocabulary.txt").write_bytes((start / "vocabulary.txt").read_bytes().replace(b"house", b"horse"))
-    refused("another vocabulary")
+    refused("has other tokens than")
     (start / "vocabulary.txt").unlink()
     refused("no vocabulary.txt")
     (start / "card.json").unlink()
