@@ -66,6 +66,7 @@ settings.load_profile("fixed")
 TESTS = count(1)
 
 
+@pytest.hookimpl(trylast=True)  # after what a test has put in place of Path's own functions is gone
 def pytest_runtest_teardown() -> None:
     """Every compiled program maps memory, and Linux allows a process 65,530 maps: beyond them the compiler crashes.
 

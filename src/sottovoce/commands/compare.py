@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sottovoce import bases
 from sottovoce.commands.evaluate import find_base, load_run, load_vocabulary
+from sottovoce.commands.private_evaluation import PAID, may_show_exact
 from sottovoce.commands.report import read_card, read_findings
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.store import Store
@@ -81,6 +82,8 @@ def compare_runs(
     if own:
         text = f"The model is of your own code, which is not loaded here: {', '.join(own)}. Figures are as recorded."
         notes.append(("Not measured again", text))
+    if not internal and not all(map(may_show_exact, runs)):
+        notes.append(("For the owner alone", f"Figures of held-out users are exact, and {PAID}: do not publish them."))
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
     found = dict(_measure_base(path, held_out, rows) for path in named_bases)
     people = about if found or len(elsewhere) + len(own) < len(runs) else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sottovoce import bases
@@ -31,10 +32,10 @@ store = {quoted}
 {start}
 
 [local]
-learning_rate = {learning_rate:g}
+{local}
 
 [server]
-learning_rate = {server_rate:g}
+{server}
 
 [privacy]
 # How many people there are to train on: {counted}. This number becomes public.
@@ -43,7 +44,7 @@ users = {users}
 # People in a round, on average. More need more time, and less noise for each.
 cohort = {cohort}
 # S: the bound on what one person can change in a round.
-clip_norm = {clip_norm:g}
+clip_norm = {clip_norm}
 # The guarantee: noise is chosen for this ε. A smaller one protects more and needs more noise.
 epsilon = {epsilon:g}
 # The chance that the guarantee fails: well below 1/users.
@@ -53,6 +54,14 @@ delta = {delta}
 rounds = {rounds}
 evaluate_every = {evaluate_every}
 """
+
+
+# For a transformer that starts from public text: the best of four settings (docs/results/transformers.md).
+_TRANSFORMER: dict[str, dict[str, object]] = {
+    "local": {"learning_rate": 0.3, "batch": 8, "unroll": 32},
+    "server": {"optimiser": "adam", "learning_rate": 0.003},
+    "privacy": {"clip_norm": 1.0},
+}
 
 
 @dataclass(frozen=True)
@@ -130,21 +139,35 @@ def _text(store: Path, declared: int, counted: str, start: _Start) -> str:
         users=declared,
         cohort=min(int(small.privacy.cohort), max(declared // 4, 1)),
         delta=plain_number(min(DELTA, 10.0 ** math.floor(math.log10(0.1 / declared)))),
-        learning_rate=small.local.learning_rate,
-        server_rate=small.server.learning_rate,
-        clip_norm=small.privacy.clip_norm,
+        local=_keys(start.settings["local"]),
+        server=_keys(start.settings["server"]),
+        clip_norm=json.dumps(start.settings["privacy"]["clip_norm"]),
         epsilon=small.privacy.epsilon,
         rounds=small.run.rounds,
         evaluate_every=small.run.evaluate_every,
     )
 
 
+def _keys(settings: Mapping[str, object]) -> str:
+    return "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+
+
+def _of_small() -> dict[str, dict[str, object]]:
+    small = Recipe.load("small")
+    return {
+        "local": {"learning_rate": small.local.learning_rate},
+        "server": {"learning_rate": small.server.learning_rate},
+        "privacy": {"clip_norm": small.privacy.clip_norm},
+    }
+
+
 @dataclass(frozen=True)
 class _Start:
-    """The keys of [model] with their comment, and what the owner should know of them."""
+    """The keys of [model] with their comment, what the owner should know of them, and settings for such a model."""
 
     text: str
     notes: tuple[str, ...] = ()
+    settings: dict[str, dict[str, object]] = field(default_factory=_of_small)
 
 
 def _start(people: Store, base: str | Path | None) -> _Start:
@@ -172,12 +195,13 @@ def _start(people: Store, base: str | Path | None) -> _Start:
         "kind": card.kind,
         **{key: value for key, value in card.model.items() if value is not None},
     }
-    lines = (f"{key} = {json.dumps(value)}" for key, value in keys.items())
+    text = f"# Weights to start from, and the sizes of their model.\n{_keys(keys)}"
+    if card.kind == "transformer":
+        chosen = "the learning rates and the clip norm were chosen for a transformer of 4.4 million parameters"
+        return _Start(text, (f"{chosen} and 27,000 people",), _TRANSFORMER)
     same = (card.kind, dict(card.model)) == (small.model.kind, dict(model_settings(small)))
     others = f"the learning rates and the clip norm were chosen for the LSTM of `small`, not for this {card.kind}"
-    return _Start(
-        "\n".join(["# Weights to start from, and the sizes of their model.", *lines]), () if same else (others,)
-    )
+    return _Start(text, () if same else (others,))
 
 
 def _notes(people: Store, declared: int, start: _Start) -> list[str]:

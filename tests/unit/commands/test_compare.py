@@ -7,6 +7,7 @@ import stat
 import pytest
 from tiny_run import WORDS, make_store
 
+from sottovoce.accounting import HeldOutSums
 from sottovoce.commands import compare
 from sottovoce.commands.compare import compare_runs, write_comparison
 from sottovoce.commands.evaluate import load_run
@@ -15,6 +16,7 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from tokenizer_examples import byte_level
 
 
@@ -35,6 +37,14 @@ def test_how_single_users_fare_is_internal_and_users_are_limited(run, store):
     assert (
         compare_runs([run.path], users=0, internal=True).runs[0].evaluation["users"] == Store.open(store, "test").users
     )
+
+
+def test_exact_figures_of_people_who_paid_for_private_ones_are_for_the_owner(run, store):
+    assert not compare_runs([run.path], users=2).notes
+    StoreLedger(store / "ledger.jsonl").charge(EVALUATION, "private evaluation", HeldOutSums(2.0, 16), 1)
+    ((title, text),) = compare_runs([run.path], users=2).notes
+    assert title == "For the owner alone"
+    assert "they paid for a private accuracy: do not publish" in text
 
 
 def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_path):

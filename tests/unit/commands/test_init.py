@@ -61,12 +61,19 @@ def test_a_base_of_ones_own_is_named_with_its_sizes(store, tmp_path, monkeypatch
     monkeypatch.setattr(bases, "is_base", lambda folder: True)
     monkeypatch.setattr(bases, "read_base", lambda folder: card)
     made = write_recipe(store, users=4000, base=tmp_path / "mine")
-    model = Recipe.parse(made.text).model
+    recipe = Recipe.parse(made.text)
+    model, local, server = recipe.model, recipe.local, recipe.server
+    assert (local.learning_rate, local.unroll, server.optimiser, server.learning_rate) == (0.3, 32, "adam", 0.003)
+    assert recipe.privacy.clip_norm == 1.0
     assert (model.initial, model.kind) == (str(tmp_path / "mine"), "transformer")
     assert {name: getattr(model, name) for name in sizes} == sizes
-    assert made.notes == (
-        "the learning rates and the clip norm were chosen for the LSTM of `small`, not for this transformer",
-    )
+    (note,) = made.notes
+    assert "chosen for a transformer of 4.4 million parameters" in note
+    monkeypatch.setattr(card, "kind", "gru")
+    monkeypatch.setattr(card, "model", {"embedding": 16, "hidden": 24})
+    other = write_recipe(store, users=4000, base=tmp_path / "mine")
+    assert Recipe.parse(other.text).local.learning_rate == Recipe.load("small").local.learning_rate
+    assert "for the LSTM of `small`, not for this gru" in other.notes[0]
 
 
 def test_a_base_with_other_tokens_and_a_folder_that_is_none_are_refused(store, tmp_path):
