@@ -181,7 +181,7 @@ def _read(
         checks.append(_against_server(statement, found.spent))
     if statement.private_accuracy is not None:
         checks.append(_held_out(statement.private_accuracy.terms))
-        checks.append(_judged("private accuracy", _accuracy_faults(release, statement), "has figures as its noise is"))
+        checks.append(_judged("private accuracy", _accuracy_faults(release, statement), "its figures fit its noise"))
         checks.append(_judged("held-out users", verify_files.exact_figures(release), "no exact figure is of them"))
     elif statement.epsilon_held_out is not None:
         checks.append(Check("private accuracy", FAILED, "held-out users have an ε, and there is no private accuracy"))
