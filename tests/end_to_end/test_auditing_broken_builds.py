@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import util
-from pathlib import Path
 from types import ModuleType
 
 import jax
 import pytest
+
+from benchmark_modules import load_benchmark
 
 BUILDS = (
     "correct",
@@ -22,14 +21,7 @@ BUILDS = (
 
 @pytest.fixture(scope="module")
 def benchmark() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "audit.py"
-    spec = util.spec_from_file_location("audit_benchmark", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("audit")
 
 
 @pytest.mark.slow

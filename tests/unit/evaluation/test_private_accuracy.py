@@ -9,8 +9,10 @@ import pytest
 
 from sottovoce.accounting import HeldOutSums
 from sottovoce.errors import SettingError
+from sottovoce.evaluation import private_accuracy
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, faults, loss_bound
 from sottovoce.evaluation.private_prediction import accuracy_of
+from sottovoce.privacy import bounded_sums
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 
 TERMS = Terms(2.0, 1e-6, 2.2, 100, 18.4)
@@ -76,4 +78,5 @@ def test_a_charge_is_for_a_possible_number_of_tokens(tokens):
 
 
 def test_the_noise_of_counts_is_the_one_that_is_drawn():
+    assert private_accuracy.RANKS == bounded_sums.RANKS
     assert TERMS.rank_noise == pytest.approx(MECHANISM.parts["ranks"].noise_std(TERMS.noise_multiplier))

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import util
-from pathlib import Path
-
 import pytest
+
+from benchmark_modules import load_benchmark
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    path = Path(__file__).parents[3] / "benchmarks" / "kernels.py"
-    spec = util.spec_from_file_location("kernels_benchmark", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("kernels")
 
 
 def test_a_kernel_that_differs_from_its_twin_or_from_itself_is_not_sound(benchmark):

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from importlib import util
-from pathlib import Path
-
 import numpy as np
 import pytest
+
+from benchmark_modules import load_benchmark
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    path = Path(__file__).parents[3] / "benchmarks" / "compare_programs.py"
-    spec = util.spec_from_file_location("compare_programs", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look for it
-    spec.loader.exec_module(module)
-    return module
+    return load_benchmark("compare_programs")
 
 
 UPDATES = {"difference": 0.003, "twin": None, "within_clip": True, "empty_user_sends_nothing": True}
