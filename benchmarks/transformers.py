@@ -140,7 +140,7 @@ class Trial:
 TRIALS = {
     "lstm": Trial("lstm", "words", (Way(6.0, 15.0), Way(3.0, 3.0, 1.5))),
     "small": Trial("small", "pieces", (Way(0.3, 1.0, 0.003, "adam"), Way(0.3, 1.0), Way(1.0, 1.0), Way(1.0, 3.0))),
-    "large-adapter": Trial("large", "pieces", (Way(1.0, 2.0), Way(0.3, 0.5), Way(1.0, 0.5)), adapter_rank=8),
+    "large-adapter": Trial("large", "pieces", (Way(0.3, 1.0, 0.003, "adam"), Way(1.0, 2.0)), adapter_rank=8),
 }
 MODELS = ("lstm", "small", "large")
 
