@@ -160,7 +160,7 @@ def _default(argument: Any) -> str:
     if argument.required:
         return "required"
     shown = " ".join(default) if isinstance(default, tuple) else default
-    return "" if default in (None, False, argument.field_info.empty) else f"`{shown}`"
+    return "" if default in (None, False, (), argument.field_info.empty) else f"`{shown}`"
 
 
 def _title(path: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from typing_world import SECRETS, keyboard, make_run, picture, plain_server, set
 from sottovoce.cli.main import main
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.export import export_run
+from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import suggest
@@ -81,6 +82,33 @@ def test_a_language_without_spaces_is_typed_without_them(watched, tmp_path):
         assert " " not in text
         assert page.locator(".otherwise").is_hidden()
         picture(page, "keyboard-chinese")
+
+
+def test_a_writer_is_chosen_where_a_model_has_contexts(watched, one_model, tmp_path):
+    page = watched(one_model)
+    assert page.locator("select").is_hidden()
+    known = ["de", "en"]
+    runs = [
+        make_run(tmp_path / "words", tokenizer=Vocabulary.public(400).with_contexts(known)),
+        make_run(tmp_path / "bytes", tokenizer=Subwords.of_bytes().with_contexts(known)),
+    ]
+    for run in runs:
+        export_run(run, run / "onnx")
+    with keyboard(*runs) as address:
+        page = watched(address)
+        page.get_by_label("Your text").fill("so, t")
+        settle(page)
+        for number, run in enumerate(runs):
+            model, tokenizer = load_run(run)
+            menu, found = page.get_by_label("writing as").nth(number), []
+            assert menu.locator("option").all_inner_texts() == ["anyone", *known]
+            for value in (None, "en", "de"):
+                menu.select_option(label=value or "anyone")
+                found.append(words(page, number))
+                expected = suggest(model, tokenizer, "so,", typed="t", context=value)
+                assert found[-1] == [word for word, _ in expected]
+            assert found[1] != found[2]
+        picture(page, "keyboard-contexts")
 
 
 def test_capitals_stay_and_digits_are_digits(watched, one_model):

@@ -44,9 +44,11 @@ def find_recited(model: LanguageModel, text: Store, prompts: int = 1000, seed: i
     unknown word, whose letters the model does not know, and at the end of a line.
     """
     stream = np.concatenate([np.asarray(text[row]) for row in range(text.users)]).astype(np.int64)
-    given = _beginnings(stream, text.vocabulary.specials.bos, prompts, seed)
-    written = continue_likeliest(model, text.vocabulary.specials, given, LENGTH)
-    found = _places(stream, written, {token for token in text.vocabulary.specials if token is not None})
+    specials = text.vocabulary.specials
+    given = _beginnings(stream, specials.begins, prompts, seed)
+    written = continue_likeliest(model, specials, given, LENGTH)
+    ends = {token for token in (*specials.begins, specials.eos, specials.unk) if token is not None}
+    found = _places(stream, written, ends)
     counted = {run: _words_in(run, text.vocabulary) for run in found}
     passages = [
         Passage(text.vocabulary.decode(run), counted[run], places)
@@ -64,12 +66,12 @@ def _words_in(run: tuple[int, ...], tokenizer: Tokenizer) -> int:
     return len(tokenizer.decode(run).split())
 
 
-def _beginnings(stream: np.ndarray, bos: int, prompts: int, seed: int) -> np.ndarray:
+def _beginnings(stream: np.ndarray, tokens: tuple[int, ...], prompts: int, seed: int) -> np.ndarray:
     """The first tokens of some lines that are longer than that, drawn at random."""
-    begins = np.flatnonzero(stream == bos) + 1
+    begins = np.flatnonzero(np.isin(stream, tokens)) + 1
     begins = begins[begins + PROMPT <= len(stream)]
     given = stream[begins[:, None] + np.arange(PROMPT)]
-    given = np.unique(given[(given != bos).all(axis=1)], axis=0)
+    given = np.unique(given[~np.isin(given, tokens).any(axis=1)], axis=0)
     return given[np.random.default_rng(seed).permutation(len(given))[:prompts]]
 
 

@@ -13,7 +13,7 @@ import optax
 from sottovoce import recipe as recipes
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
 from sottovoce.local.quantise import EightBit
-from sottovoce.local.update import FedAvg, FedSGD, UserUpdate
+from sottovoce.local.update import Begins, FedAvg, FedSGD, UserUpdate
 from sottovoce.privacy.clipping import Clip
 from sottovoce.privacy.schedule import build_schedule
 from sottovoce.recipe import Recipe
@@ -32,7 +32,7 @@ def build_objective(recipe: Recipe) -> Objective:
     return plain
 
 
-def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective, bos: int) -> UserUpdate:
+def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective, bos: Begins) -> UserUpdate:
     local = recipe.local
     if local.penalty:
         objective = Penalised(objective, local.penalty)

@@ -177,7 +177,7 @@ def assemble(
     turns = store.names_fingerprint if in_turn else None
     algorithm = Algorithm(
         mechanism=mechanism,
-        user_update=build_user_update(recipe, mechanism.clipping, objective, store.vocabulary.specials.bos),
+        user_update=build_user_update(recipe, mechanism.clipping, objective, store.vocabulary.specials.begins),
         server=build_server(recipe),
         weight_cap=recipe.privacy.weight_cap,
         frozen=frozen,

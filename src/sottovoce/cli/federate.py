@@ -14,7 +14,7 @@ import cyclopts
 from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, print_rows, print_table, progress_of_rounds
-from sottovoce.cli.options import Flag, Json, Out, Recipe, Settings, log, option
+from sottovoce.cli.options import ContextValues, Flag, Json, Out, Recipe, Settings, log, option
 from sottovoce.cli.train import NOT_MADE, Yes, confirm, print_result
 from sottovoce.errors import LostProcess, SottoError
 
@@ -38,6 +38,7 @@ class Creation:
     language: Annotated[str | None, option("Code of the language of its text, as in `sotto prepare`.")] = None
     tokenizer: Annotated[str | None, option("Not words: a tokenizer.json, bytes or characters.")] = None
     tokens_per_user: Annotated[int, option("Length to which every user's text is cut.")] = 1600
+    context_values: ContextValues = ()
     held_out: Annotated[Path | None, option("A store to evaluate on; its users are not protected.")] = None
 
 
@@ -73,10 +74,12 @@ def init(
     """
     from sottovoce.commands.federate import FederationSettings, create_federation
     from sottovoce.commands.tokenizer import TokenizerChoice
+    from sottovoce.data.contexts import declare
     from sottovoce.federation.limits import Limits
 
     chosen = TokenizerChoice(creation.vocabulary_size, creation.vocabulary, creation.language, creation.tokenizer)
     words, _ = chosen.open()
+    words = declare(words, creation.context_values)
     settings = FederationSettings(words, creation.tokens_per_user, creation.host, creation.port, creation.held_out)
     shares = [_device(text) for text in devices or ()]
     roster = create_federation(federation, shares, settings, Limits(private_only=not allow_not_private))

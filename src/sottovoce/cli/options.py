@@ -37,6 +37,11 @@ UserField = Annotated[
     tuple[str, ...],
     Parameter(help="Field that names the user. Repeat it for several owners.", negative=(), show_default=" ".join),
 ]
+ContextValues = Annotated[
+    tuple[str, ...],
+    Parameter(consume_multiple=True, negative=(), show_default=False),
+    option("What may be known of a writer: public values, declared by hand."),
+]
 TextField = Annotated[str, option("Field or column of the corpus that holds the text.")]
 Delimiter = Annotated[str | None, option("Of tables: one character, or tab. By default it is found.")]
 Encoding = Annotated[str | None, option("Of text files, such as latin-1. By default UTF-8 or UTF-16.")]

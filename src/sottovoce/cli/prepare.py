@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from sottovoce.cli.display import Shown, print_json, print_table, progress_on_terminal, shown_epsilon
-from sottovoce.cli.options import Delimiter, Encoding, Flag, Json, TextField, UserField, delimiter_of, log, option
+from sottovoce.cli.options import (
+    ContextValues,
+    Delimiter,
+    Encoding,
+    Flag,
+    Json,
+    TextField,
+    UserField,
+    delimiter_of,
+    log,
+    option,
+)
 from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
@@ -38,6 +49,8 @@ class Grouped:
     every_record_is_a_user: Annotated[Flag, option("Each record is another person's, not a message's id.")] = False
     delimiter: Delimiter = None
     encoding: Encoding = None
+    context_field: Annotated[str | None, option("Field of what is known of a writer, such as a language.")] = None
+    context_values: ContextValues = ()
 
     def grouping(self, dump: Dump | None = None) -> Grouping:
         from sottovoce.data.grouping import Grouping
@@ -148,6 +161,8 @@ class Synthetic:
         for name, given in {"private_vocabulary": words.private_vocabulary, "own_words": words.own_words}.items():
             if given:
                 raise SottoError(f"--{name.replace('_', '-')} finds words in text, and --synthetic reads none")
+        if grouped.context_field:
+            raise SottoError("--context-field is of real people's records, and --synthetic makes people; leave one out")
         if grouped.plain_text:
             raise SottoError("--plain-text is public text without users, and --synthetic makes users; leave one out")
         tokenizer, source = words.open()

@@ -67,7 +67,7 @@ class Personalise:
             batch=local.batch,
             unroll=local.unroll,
             gradient_clip=local.gradient_clip,
-            bos=vocabulary.specials.bos,
+            bos=vocabulary.specials.begins,
         )
 
 

@@ -102,8 +102,11 @@ def export_run(
             ),
             "pieces": _file(PIECES, pieces) if pieces else None,
             "special_tokens": {
-                f"<{name}>": token for name, token in vocabulary.specials._asdict().items() if token is not None
+                f"<{name}>": token
+                for name, token in zip(("bos", "eos", "unk"), vocabulary.specials, strict=False)
+                if token is not None
             },
+            "contexts": dict(zip(vocabulary.contexts, vocabulary.specials.contexts, strict=True)),
             "inputs": {"tokens": "int32", "state": "float32"},
             "state": _states(model),
             "parity": {"largest_difference": differences, "bound": BOUND},
@@ -290,8 +293,8 @@ def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
     if StoreLedger(folder / "ledger.jsonl").spent_on_held_out():
         return unknown
     rows = [users[row] for row in range(min(_USERS, users.users))]
-    bos, _, unk = vocabulary.specials
-    targets = sum(int(np.sum(row != bos)) for row in rows)
+    bos, unk, begins = vocabulary.specials.bos, vocabulary.specials.unk, vocabulary.specials.begins
+    targets = sum(int(np.sum(~np.isin(row, begins))) for row in rows)
     if not targets:
         return unknown
     start = [np.asarray(leaf) for leaf in convert.program_of(source.model)[1]]
@@ -300,7 +303,7 @@ def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
         session, hits = convert.open_session(graph), 0
         for row in rows:
             best = np.argmax(convert.run_session(session, np.array([bos, *row[:-1]]), start)[0], axis=-1)
-            hits += int(np.sum((best == row) & (row != bos) & (row != unk)))
+            hits += int(np.sum((best == row) & ~np.isin(row, begins) & (row != unk)))
         return round(hits / targets, 4)
 
     return {"users": coarse_count(len(rows)), **{name: top1(graph) for name, graph in graphs.items()}}

@@ -174,7 +174,8 @@ def _start(people: Store, base: str | Path | None) -> _Start:
     """A base that is named must have the tokens of the store."""
     small = filled_model(Recipe.load("small"))
     if base is None:
-        found = bases.fitting(small.model.kind, model_settings(small), people.vocabulary.fingerprint)
+        words = people.vocabulary.without_contexts().fingerprint
+        found = bases.fitting(small.model.kind, model_settings(small), words)
         if found:
             return _Start(f'# Weights to start from: a model of public text in the package.\ninitial = "{found}"')
         nothing = "training starts from nothing, which takes many more people and rounds than from a base"
@@ -184,7 +185,7 @@ def _start(people: Store, base: str | Path | None) -> _Start:
     if not bases.is_base(folder):
         raise SottoError(f"{str(base)!r} is no base; make one with `sotto base train`, or name one of the package")
     card = bases.read_base(folder)
-    if card.words != people.vocabulary.fingerprint:
+    if card.words not in (people.vocabulary.fingerprint, people.vocabulary.without_contexts().fingerprint):
         tokens = find_tokenizer(folder)
         raise SottoError(
             f"the base {base} has other tokens than {people.path}; prepare the store with {option_of(tokens)} {tokens}"

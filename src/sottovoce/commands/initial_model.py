@@ -117,7 +117,8 @@ def with_base(recipe: Recipe, store: Store) -> Recipe:
     if recipe.model.initial is not None or recipe.privacy.mode != "private":
         return recipe
     filled = filled_model(recipe)
-    base = bases.fitting(filled.model.kind, model_settings(filled), store.vocabulary.fingerprint)
+    words = store.vocabulary.without_contexts().fingerprint
+    base = bases.fitting(filled.model.kind, model_settings(filled), words)
     return recipe if base is None else recipe.replace(model={"initial": base})
 
 
@@ -286,18 +287,44 @@ def _private_source(statement: Json, weights: str) -> str:
 def _fitted(
     fresh: LanguageModel, weights: dict[str, np.ndarray], tokens: Path, store: Store, source: str
 ) -> LanguageModel:
-    """The fresh model with these weights; refused where tokens, kind or sizes are others."""
-    if load_tokenizer(tokens).fingerprint != store.vocabulary.fingerprint:
+    """The fresh model with these weights; refused where tokens, kind or sizes are others.
+
+    A start without the contexts of the store gets them.
+    """
+    theirs, own = load_tokenizer(tokens), store.vocabulary
+    if theirs.fingerprint not in (own.fingerprint, own.without_contexts().fingerprint):
         raise SottoError(
             f"{source} has other tokens than {store.path}; prepare the store with {option_of(tokens)} {tokens}"
         )
     try:
-        return load_model(fresh, merge_weights(weights))
+        whole = merge_weights(weights)
+        return load_model(fresh, with_contexts(whole, fresh, theirs, own))
     except SottoError:
         sizes = ", ".join(f"{name} {list(array.shape)}" for name, array in weights.items())
         raise SottoError(
             f"the weights of {source} ({sizes}) do not fit the recipe's [model]; change its sizes"
         ) from None
+
+
+def with_contexts(
+    weights: dict[str, np.ndarray], fresh: LanguageModel, theirs: Tokenizer, own: Tokenizer
+) -> dict[str, np.ndarray]:
+    """Weights with rows for the contexts of our own tokenizer, where theirs has none: copies of the row of BOS.
+
+    Guarantee: after the token of any context the model says what it says after BOS.
+    """
+    wanted, sizes = weights_of(fresh), (theirs.size, own.size)
+    if theirs.contexts == own.contexts:
+        return weights
+
+    def extended(name: str, array: np.ndarray) -> np.ndarray:
+        for axis, both in enumerate(zip(array.shape, np.shape(wanted.get(name, array)), strict=False)):
+            if both == sizes:
+                row = array.take([theirs.specials.bos], axis)
+                array = np.concatenate([array, np.repeat(row, len(own.contexts), axis)], axis)
+        return array
+
+    return {name: extended(name, array) for name, array in weights.items()}
 
 
 def read_card_of(file: Path) -> Json:

@@ -29,15 +29,16 @@ class Loaded:
     vocabulary: Tokenizer
     statement: Statement | None = None
 
-    def suggest(self, text: str, count: int = 3, typed: str = "") -> list[Suggestion]:
+    def suggest(self, text: str, count: int = 3, typed: str = "", context: str | None = None) -> list[Suggestion]:
         """The likeliest next words after a text, with their probabilities.
 
         Args:
             text: what was written so far.
             count: how many words.
             typed: the first letters of the next word.
+            context: what is known of the writer: one of `vocabulary.contexts`.
         """
-        return suggest(self.model, self.vocabulary, text, count, typed)
+        return suggest(self.model, self.vocabulary, text, count, typed, context)
 
     def evaluate(self, users: Store | str | Path, split: str = "test") -> Evaluation:
         """How well it predicts the next words of the users of a store, or of a split of the store in a folder."""

@@ -147,6 +147,7 @@ def prepare_privately(
         base = Vocabulary.from_words(find_language(wanted.language).marks, wanted.size, wanted.language)
         if wanted.extend_public:
             base = Vocabulary.public(wanted.size, wanted.language)
+        grouping.with_contexts(base)  # refuses values that cannot be used, before anything is paid for
         log("counting the users of every word")
         counts = count_users(folder.parent / "words", sources, grouping, histogram.names_per_user, base, progress)
         refuse_hopeless(histogram.threshold, counts.users)

@@ -447,7 +447,9 @@ class Training:
             run=payments.run,
             rounds_planned=payments.planned,
             rounds_done=self.state.round,
-            vocabulary=VocabularyFacts.of(vocabulary.fingerprint, self.store.vocabulary_source, vocabulary.kind),
+            vocabulary=VocabularyFacts.of(
+                vocabulary.fingerprint, self.store.vocabulary_source, vocabulary.kind, vocabulary.contexts
+            ),
             start=start,
             canaries=header.get("canaries"),
             federation=self._federation_facts(),

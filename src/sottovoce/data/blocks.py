@@ -42,6 +42,7 @@ class OwnedTexts:
     record: np.ndarray  # which record each text is of
     records: int
     dropped: int = 0  # those of too many owners
+    contexts: list[str | None] | None = None  # of the writer of each text, where that is read
 
     @classmethod
     def of(cls, found: Iterable[Record], most_owners: int) -> OwnedTexts:
@@ -50,8 +51,9 @@ class OwnedTexts:
 
         places: dict[str, int] = {}
         owner, texts, record = [], [], []
+        contexts: list[str | None] = []
         seen = dropped = 0
-        for owners, text in found:
+        for owners, text, *context in found:
             seen += 1
             if len(owners) > most_owners:
                 dropped += 1
@@ -60,19 +62,21 @@ class OwnedTexts:
                 owner.append(places.setdefault(user, len(places)))
                 record.append(seen - 1)
                 texts.append(text.encode("utf-8", "surrogatepass"))
+                contexts += context
         # A string here may have half of a surrogate pair, which Arrow would refuse to make.
         column = pa.array(texts, pa.binary()).view(pa.string())
-        return cls(list(places), np.array(owner, np.int64), column, np.array(record, np.int64), seen, dropped)
+        places_of, records_of = np.array(owner, np.int64), np.array(record, np.int64)
+        return cls(list(places), places_of, column, records_of, seen, dropped, contexts or None)
 
     @classmethod
-    def of_columns(cls, users: Any, texts: Any) -> OwnedTexts | None:
-        """Two Arrow arrays of strings, if every row has a user and a text, and both are whole."""
+    def of_columns(cls, users: Any, texts: Any, contexts: Any = None) -> OwnedTexts | None:
+        """Arrow arrays of strings, if every row has a user and a text, and all are whole."""
         import pyarrow as pa
 
         if users.null_count or texts.null_count:
             return None
         try:
-            for column in (users, texts):
+            for column in (users, texts, *(() if contexts is None else (contexts,))):
                 column.validate(full=True)
         except pa.ArrowInvalid:
             return None
@@ -81,7 +85,8 @@ class OwnedTexts:
         if any(not name or name.isspace() for name in names):
             return None
         owner = encoded.indices.to_numpy().astype(np.int64)
-        return cls(names, owner, texts.cast(pa.string()), np.arange(len(texts)), len(texts))
+        values = None if contexts is None else contexts.to_pylist()
+        return cls(names, owner, texts.cast(pa.string()), np.arange(len(texts)), len(texts), contexts=values)
 
 
 class Block(Protocol):
@@ -134,8 +139,7 @@ class JsonLines:
             return None
         if table.num_rows != count:
             return None
-        users, texts = (table.column(field).combine_chunks() for field in reading.fields)
-        return OwnedTexts.of_columns(users, texts)
+        return OwnedTexts.of_columns(*(table.column(field).combine_chunks() for field in reading.fields))
 
 
 def _objects(raw: bytes) -> int | None:
@@ -169,8 +173,7 @@ class Columns:
         kinds = [table.schema.field(field).type for field in reading.fields]
         if len(reading.users) > 1 or not all(types.is_string(kind) or types.is_large_string(kind) for kind in kinds):
             return None
-        users, texts = (table.column(field).combine_chunks() for field in reading.fields)
-        return OwnedTexts.of_columns(users, texts)
+        return OwnedTexts.of_columns(*(table.column(field).combine_chunks() for field in reading.fields))
 
 
 def blocks(corpus: list[Source], reading: Reading, census: Census) -> Iterator[Block]:

@@ -22,7 +22,8 @@ from sottovoce.data.lines import ONE_OBJECT, PACKED, LineReader, format_of, must
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
 Row = Mapping[str, Any]
-Record = tuple[tuple[str, ...], str]  # the owners, and the text
+# The owners and the text; and what is known of the writer, where that is read.
+Record = tuple[tuple[str, ...], str] | tuple[tuple[str, ...], str, str | None]
 # Paths, folders and patterns; a table (pandas, polars, pyarrow, datasets); or records: (user, text) or mappings.
 Corpus = str | Path | Iterable[Any]
 
@@ -57,6 +58,7 @@ class Reading:
     delimiter: str | None = None
     encoding: str | None = None
     dump: Dump | None = None  # reads the files in place of all this
+    context: str | None = None  # the field of what is known of a writer; a record may lack it
 
     def __post_init__(self) -> None:
         if self.text in self.users:
@@ -66,6 +68,9 @@ class Reading:
                 user_field=self.text,
                 text_field=self.text,
             )
+        if self.context in (*self.users, self.text):
+            text = "{context_field!r} names the user or the text already; name another field, or leave it out"
+            raise SettingError(text, context_field=self.context)
         if not self.users or len(set(self.users)) < len(self.users):
             raise SettingError("{user_field.name} must name one field or several different ones", user_field=self.users)
         if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '"\r\n'):
@@ -79,7 +84,7 @@ class Reading:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        return (*self.users, self.text)
+        return (*self.users, self.text, *((self.context,) if self.context else ()))
 
 
 AS_USUAL = Reading()
@@ -276,7 +281,11 @@ def owned(source: Source, rows: Generator[tuple[int | str, Row], None, None], re
             owners = _owners(found, f"{source}:{place}", in_table)
             if type(text) is not str:
                 raise _error(source, place, f"the text in {reading.text!r} is {show_value(text)}; it must be a string")
-            yield owners, text
+            if reading.context is None:
+                yield owners, text
+            else:
+                value = row.get(reading.context)
+                yield owners, text, str(value) if type(value) in (str, int) else None
 
 
 def _owners(found: Sequence[tuple[str, object]], place: str, in_table: bool) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from sottovoce.data.blocks import Block, OwnedTexts, blocks, blocks_of
 from sottovoce.data.census import Census, form_of
+from sottovoce.data.contexts import begun_with
 from sottovoce.data.corpus import Source
 from sottovoce.data.grouping import Grouping, Progress, is_date
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer
@@ -39,6 +40,7 @@ class EncodedBlock:
     column: TokenColumn
     records: int
     dropped: int
+    known: int = 0  # texts that begin with a context
 
     @property
     def names(self) -> np.ndarray:
@@ -49,7 +51,11 @@ class EncodedBlock:
 
 def encode_block(texts: OwnedTexts, grouping: Grouping, tokenizer: Tokenizer) -> EncodedBlock:
     users = [Met(grouping.name(user), *form_of(user), is_date(user)) for user in texts.users]
-    return EncodedBlock(users, texts.owner, tokenizer.encode_many(texts.texts), texts.records, texts.dropped)
+    column, known = tokenizer.encode_many(texts.texts), 0
+    if texts.contexts is not None:
+        column = begun_with(column, texts.contexts, tokenizer)
+        known = sum(value in tokenizer.contexts for value in texts.contexts)
+    return EncodedBlock(users, texts.owner, column, texts.records, texts.dropped, known)
 
 
 def encoded(
@@ -64,6 +70,7 @@ def encoded(
     for block in _in_order(_blocks(corpus, grouping, tokenizer, census), grouping, tokenizer):
         census.records += block.records
         census.dropped += block.dropped
+        census.known += block.known
         texts = np.bincount(block.owner, minlength=len(block.users)).tolist()
         for user, count in zip(block.users, texts, strict=True):
             census.nameless += count * user.nameless

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.data.census import Census
+from sottovoce.data.contexts import declare
 from sottovoce.data.corpus import Corpus, Dump, Pieces, Reading, Source, records, size_of, sources
 from sottovoce.data.store import LARGEST_USER
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer
@@ -51,6 +52,8 @@ class Grouping:
         delimiter: of tables; without it, the one with which their first line names the fields.
         encoding: of text files; without it UTF-8, or UTF-16 where a file begins so.
         dump: the files are a published dump, `Reddit()` or `StackOverflow()`, which has its own fields.
+        context_field: says something of the writer of a record, such as a language, that the model is to know.
+        context_values: its values, declared by hand: a list taken from people's data would be a release.
     """
 
     user_field: str | tuple[str, ...] = "user"
@@ -65,6 +68,8 @@ class Grouping:
     delimiter: str | None = None
     encoding: str | None = None
     dump: Dump | None = None
+    context_field: str | None = None
+    context_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         length, least = self.tokens_per_user, self.min_tokens
@@ -81,6 +86,10 @@ class Grouping:
             and self.dump is not None,
             "a dump names its own fields; leave {user_field.name} and {text_field.name} out": self.dump is not None
             and (self.reading.users, self.text_field) != (("user",), "text"),
+            "{context_field} is read from records with users; leave it out": self.context_field is not None
+            and (self.plain_text or self.dump is not None),
+            "{context_values.name} are values of a field; name it with {context_field.name}": bool(self.context_values)
+            and self.context_field is None,
         }
         for template, applies in refused.items():
             if applies:
@@ -89,10 +98,20 @@ class Grouping:
     @cached_property
     def reading(self) -> Reading:
         fields = (self.user_field,) if isinstance(self.user_field, str) else tuple(self.user_field)
-        return Reading(fields, self.text_field, self.delimiter, self.encoding, self.dump)
+        return Reading(fields, self.text_field, self.delimiter, self.encoding, self.dump, self.context_field)
 
     def sources(self, corpus: Corpus) -> list[Source]:
         return sources(corpus, plain_text=self.plain_text, dump=self.dump)
+
+    def with_contexts(self, tokenizer: Tokenizer) -> Tokenizer:
+        """The tokenizer of the store: with a begin token for each value that may be known of a writer."""
+        if self.context_field and not self.context_values and not tokenizer.contexts:
+            raise SettingError(
+                "name the values of {context_field} by hand, with {context_values.name}: a list taken from people's "
+                "data would be a release",
+                **asdict(self),
+            )
+        return declare(tokenizer, self.context_values)
 
     def records(
         self,
@@ -113,7 +132,7 @@ class Grouping:
             found = self.pieces(tokenizer).of(corpus, census)
         else:
             found = records(corpus, self.reading, census)
-        for census.records, (owners, text) in enumerate(found, 1):
+        for census.records, (owners, text, *_) in enumerate(found, 1):
             if len(owners) <= self.owners_per_record:
                 for owner in owners:
                     dated += is_date(owner)

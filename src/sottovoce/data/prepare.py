@@ -59,6 +59,7 @@ class PreparationSummary(Facts):
     nameless_records: int = 0
     guessed_lines: int = 0
     records_filtered: int = 0
+    records_with_context: int | None = None  # None: nothing was to be known of writers
 
     def __repr__(self) -> str:
         users = f"{self.train_users:,} users to train on, {self.test_users:,} held out"
@@ -83,6 +84,8 @@ class PreparationSummary(Facts):
             f"{unknown:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
             "text. For another language name it (--language) or give a public word list of it; for names and slang "
             "find words privately, or take a larger vocabulary": unknown > MUCH_UNKNOWN,
+            "no record has one of the declared values: check the field of the context, and how its values are "
+            "written": self.records_with_context == 0,
             self._guessed: self.guessed_lines > 0,
         }
         return [sentence for sentence, applies in found.items() if applies]
@@ -156,6 +159,7 @@ def write_store(
     progress: Progress | None = None,
 ) -> PreparationSummary:
     """Write the store of a corpus into the empty folder of `new_store`."""
+    vocabulary = grouping.with_contexts(vocabulary)
     spill = Spill(folder.parent / "spill", parts_for(corpus), wide=wide_tokens(vocabulary.size))
     census = Census()
     for block in encoded(corpus, grouping, vocabulary, census, progress):
@@ -210,6 +214,8 @@ def finish_store(
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
     }
+    if vocabulary.contexts:
+        facts["context"] = {"field": grouping.context_field, "values": list(vocabulary.contexts)}
     write_facts(folder, facts, hashes or {})
     with open(os.open(folder / PREPARATION_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
         file.write(json.dumps(summary.to_json(), indent=2) + "\n")
@@ -278,4 +284,5 @@ def summarise(
         nameless_records=0 if grouping.plain_text else census.nameless,
         guessed_lines=census.guessed_lines,
         records_filtered=census.filtered,
+        records_with_context=census.known if grouping.context_field else None,
     )

@@ -103,6 +103,8 @@ def prepare_with_spark(
         raise SottoError("plain text has no users to group; leave --plain-text or --engine spark out")
     if grouping.delimiter or grouping.encoding:
         raise SottoError("Spark reads JSON lines in UTF-8, parquet and tables; leave --delimiter and --encoding out")
+    if grouping.context_field:
+        raise SottoError("contexts are read on this machine; leave --context-field or --engine spark out")
     files = _files(corpus, grouping)
     with new_store(Path(out)) as folder, _session() as session:
         work = _Work(folder, replace(grouping), replace(vocabulary), needed_tokens(vocabulary, source), corpus.shards)  # pyrefly: ignore

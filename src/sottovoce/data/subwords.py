@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.data.contexts import last_values, token_of
 from sottovoce.data.tokenizer import (
     LONGEST_COUNTED,
     Specials,
@@ -117,7 +118,38 @@ class Subwords:
         bos = next((added[name] for name in BOS_NAMES if name in added), self.file_size)
         after = max(self.file_size, bos + 1)
         eos = next((added[name] for name in EOS_NAMES if name in added and added[name] != bos), after)
-        return Specials(bos, eos, None if self._writes_all else self._unk)
+        last = range(self.file_size - len(self.contexts), self.file_size)
+        return Specials(bos, eos, None if self._writes_all else self._unk, tuple(last))
+
+    @cached_property
+    def contexts(self) -> tuple[str, ...]:
+        """The values of the last added tokens, if these are the last ids of the file too."""
+        added = sorted(self._json.get("added_tokens") or (), key=lambda token: token["id"])
+        values = last_values([token["content"] if token.get("special") else "" for token in added])
+        ids = [token["id"] for token in added[len(added) - len(values) :]]
+        return values if ids == [*range(self.file_size - len(values), self.file_size)] else ()
+
+    def with_contexts(self, values: Sequence[str]) -> Subwords:
+        if self.kind not in ("bytes", "characters") or self.size != self.file_size:
+            raise SottoError(
+                f"contexts need a token each, and {self.name} has none to spare: a model that was trained with it has "
+                f"no row for more; take words, bytes or characters, or leave the contexts out"
+            )
+        return self._with_added([*self._json["added_tokens"]], dict(self._model["vocab"]), values)
+
+    def without_contexts(self) -> Subwords:
+        if not self.contexts:
+            return self
+        names = {*map(token_of, self.contexts)}
+        added = [token for token in self._json["added_tokens"] if token["content"] not in names]
+        return self._with_added(added, {name: id for name, id in self._model["vocab"].items() if name not in names})
+
+    def _with_added(self, added: list[Json], ids: dict[str, int], values: Sequence[str] = ()) -> Subwords:
+        """The same file with these added tokens and ids, and after them a token for each value."""
+        for number, name in enumerate(map(token_of, values), self.file_size):
+            ids[name] = number
+            added.append({**added[-1], "id": number, "content": name, "special": True})
+        return Subwords(_as_file({**self._json, "added_tokens": added, "model": {**self._model, "vocab": ids}}))
 
     @property
     def is_words(self) -> bool:
@@ -177,7 +209,7 @@ class Subwords:
         return TokenColumn.of(map(self._measured, written, found), wide_tokens(self.size))
 
     def _measured(self, text: str, found: Any) -> list[int]:
-        bos, eos, unk = self.specials
+        bos, eos, unk, _ = self.specials
         ids = found.ids
         if bos in ids or eos in ids:  # a vocabulary may have its specials among the pieces of text, too
             kept = [place for place, token in enumerate(ids) if token not in (bos, eos)]
@@ -375,7 +407,11 @@ def _written(specials: Sequence[str], pieces: Iterable[str], pre_tokenizer: Json
         "decoder": decoder,
         "model": model,
     }
-    return (json.dumps(written, ensure_ascii=False, indent=1) + "\n").encode()
+    return _as_file(written)
+
+
+def _as_file(contents: Json) -> bytes:
+    return (json.dumps(contents, ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def _parts(step: object) -> Iterator[dict[str, Any]]:

@@ -19,6 +19,17 @@ class Specials(NamedTuple):
     bos: int  # begins a text: read first, never a target
     eos: int  # ends a text, and is a target
     unk: int | None  # stands for what the tokenizer cannot write; None where it can write everything
+    contexts: tuple[int, ...] = ()  # begin a text in place of bos, where something is known of its writer
+
+    @property
+    def begins(self) -> tuple[int, ...]:
+        """All tokens that begin a text, `bos` first. None of them is ever a target."""
+        return (self.bos, *self.contexts)
+
+    def beginning_with(self, token: int) -> Specials:
+        """The same tokens, where texts begin with one of `begins`."""
+        others = tuple(each for each in self.begins if each != token)
+        return self._replace(bos=token, contexts=others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +55,19 @@ class Tokenizer(Protocol):
 
     @property
     def specials(self) -> Specials: ...
+
+    @property
+    def contexts(self) -> tuple[str, ...]:
+        """What may be known of a writer: the values that have the tokens `specials.contexts`, in their order."""
+        ...
+
+    def with_contexts(self, values: Sequence[str]) -> Tokenizer:
+        """The same with a begin token for each value, after all other ids."""
+        ...
+
+    def without_contexts(self) -> Tokenizer:
+        """The same without those."""
+        ...
 
     @property
     def kind(self) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from itertools import chain, repeat
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
+from sottovoce.data.contexts import last_values, token_of, value_of
 from sottovoce.data.languages import DEFAULT, Language, find_language
 from sottovoce.data.lines import lines
 from sottovoce.data.many_words import ManyWords
@@ -38,7 +39,7 @@ _LANGUAGE = "# language: "
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizer of words: the specials, then placeholders, ASCII punctuation and words, by id.
+    """The tokenizer of words: the specials, then placeholders, ASCII punctuation and words, by id; then contexts.
 
     The specials cannot be typed: the text "<eos>" is an unknown word, never the end of a sentence.
     """
@@ -77,7 +78,8 @@ class Vocabulary:
     def from_file(cls, path: str | Path, size: int | None = None, language: str | None = None) -> Vocabulary:
         """A word list, one word a line, most frequent first; further columns are ignored. May be packed.
 
-        A list that names its language, as a saved vocabulary does, is of that language.
+        A list that names its language, as a saved vocabulary does, is of that language. If it ends with contexts, they
+        come after the `size` tokens.
         """
         read = lines(path)
         first = next(read, "")
@@ -87,10 +89,13 @@ class Vocabulary:
                 f"{{language}} is not that of {path}, which is {named}; leave one out", language=language
             )
         listed = (line.split()[0] for line in chain([first], read) if line.strip())
+        begun = [*islice(listed, 2)]
+        saved = SPECIALS[0] in begun  # any other list may be long, and is read as far as it is needed
+        listed = [*begun, *listed] if saved else chain(begun, listed)
         vocabulary = cls.from_words(listed, size, named or language or DEFAULT)
         if vocabulary.size < SMALLEST:
             raise SottoError(f"{path} holds no word; a vocabulary file has one word a line")
-        return vocabulary
+        return vocabulary.with_contexts(last_values(listed)) if isinstance(listed, list) else vocabulary
 
     @classmethod
     def of_text(cls, texts: Iterable[str], size: int = 10_000, language: str = DEFAULT) -> Vocabulary:
@@ -110,8 +115,10 @@ class Vocabulary:
             if len(kept) == size:
                 break
             tokens = tokenise(word, rules)
+            if len(tokens) != 1 or value_of(tokens[0]) is not None:
+                continue
             # A mark outside ASCII is a token too, but not a word; some languages have their own.
-            if len(tokens) == 1 and (rules.is_cut or is_word(tokens[0]) or tokens[0] in rules.marks):
+            if rules.is_cut or is_word(tokens[0]) or tokens[0] in rules.marks:
                 kept[tokens[0]] = None
         return cls(tuple(kept), rules.code)
 
@@ -126,7 +133,17 @@ class Vocabulary:
 
     @property
     def specials(self) -> Specials:
-        return Specials(BOS, EOS, UNK)
+        return Specials(BOS, EOS, UNK, tuple(range(self.size - len(self.contexts), self.size)))
+
+    @cached_property
+    def contexts(self) -> tuple[str, ...]:
+        return last_values(self.words)
+
+    def with_contexts(self, values: Sequence[str]) -> Vocabulary:
+        return Vocabulary((*self.words, *map(token_of, values)), self.language)
+
+    def without_contexts(self) -> Vocabulary:
+        return Vocabulary(self.words[: self.size - len(self.contexts)], self.language)
 
     @property
     def kind(self) -> str:
@@ -185,7 +202,7 @@ class Vocabulary:
     @cached_property
     def typed_mask(self) -> np.ndarray:
         """False for specials and placeholders: what was typed there is not known."""
-        hidden = {*SPECIALS, *PLACEHOLDERS}
+        hidden = {*SPECIALS, *PLACEHOLDERS, *map(token_of, self.contexts)}
         return fixed_mask([word not in hidden for word in self.words])
 
     def fold(self, text: str) -> str:
@@ -198,7 +215,7 @@ class Vocabulary:
 
     def bytes_of(self, token: int) -> bytes:
         """The bytes of a word; none for specials."""
-        return b"" if token < len(SPECIALS) else self.words[token].encode()
+        return b"" if token < len(SPECIALS) or token in self.specials.contexts else self.words[token].encode()
 
     def is_word(self, token: int) -> bool:
         return bool(self.word_mask[token])
@@ -210,7 +227,8 @@ class Vocabulary:
     @cached_property
     def _ids(self) -> dict[str, int]:
         # Without the specials: typed text never becomes one.
-        return {word: number for number, word in enumerate(self.words) if number >= len(SPECIALS)}
+        last = self.size - len(self.contexts)
+        return {word: number for number, word in enumerate(self.words[:last]) if number >= len(SPECIALS)}
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, from BOS to EOS."""

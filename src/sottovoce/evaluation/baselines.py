@@ -83,17 +83,17 @@ class Measured(NamedTuple):
 def evaluate_baselines(frequencies: Frequencies, store: Store, rows: Sequence[int]) -> Measured:
     """As `evaluate` does for a model. A token that public text does not have counts as if it were there once."""
     vocabulary = store.vocabulary
-    bos, unk = vocabulary.specials.bos, vocabulary.specials.unk
+    begins, unk = [*vocabulary.specials.begins], vocabulary.specials.unk
     targets, text = token_counts(store, rows), Text.of(store, rows)
-    targets[bos] = 0
+    targets[begins] = 0
     known = targets.copy()
     if unk is not None:
         known[unk] = 0
     weight = np.maximum(frequencies.counts, 1.0)
-    weight[bos] = 0
+    weight[begins] = 0
     loss = -np.log(np.maximum(weight, 1.0) / weight.sum())
     order = np.argsort(-frequencies.counts, kind="stable")
-    order = order[(order != bos) & (order != (-1 if unk is None else unk))]
+    order = order[~np.isin(order, begins) & (order != (-1 if unk is None else unk))]
     best = order[:_CANDIDATES][np.argsort(-known[order[:_CANDIDATES]], kind="stable")]
 
     def measured(first: np.ndarray, loss: float, loss_known: float) -> Evaluation:

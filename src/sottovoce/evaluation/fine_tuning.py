@@ -53,11 +53,11 @@ def evaluate_fine_tuning(
     """Train on the first half of each user's tokens, measure on the rest; both models have read the first half."""
     tokenizer = store.vocabulary
     typing = keystrokes.typing_of(tokenizer, suggestions) if tokenizer.is_words else None
-    facts, bos = (TokenKinds.of(tokenizer), typing), jnp.asarray(tokenizer.specials.bos)
+    facts, begins = (TokenKinds.of(tokenizer), typing), jnp.asarray(tokenizer.specials.begins)
     key, parts = jax.random.key(seed), []
     for number, (tokens, lengths, users) in enumerate(prediction.blocks_of(store, None)):
         keys = jax.random.split(jax.random.fold_in(key, number), len(tokens))
-        sums = _measure_block(fine_tune, model, bos, (tokens, lengths, keys), facts)
+        sums = _measure_block(fine_tune, model, begins, (tokens, lengths, keys), facts)
         parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:, :users], sums))
     both = jax.tree.map(lambda *columns: np.concatenate(columns, axis=1), *parts)
     (before, typed_before), (after, typed_after) = (
@@ -85,7 +85,7 @@ def evaluate_fine_tuning(
 def _measure_block(
     fine_tune: FineTune,
     model: LanguageModel,
-    bos: Array,
+    begins: Array,
     users: tuple[Array, Array, Array],
     facts: tuple[TokenKinds, Typing | None],
 ) -> Any:
@@ -104,7 +104,7 @@ def _measure_block(
         own, _ = split(fine_tune(model, User(tokens, half), key, last))
         both = jax.tree.map(lambda released, changed: jnp.stack([released, changed]), params, own)
         return jax.vmap(
-            lambda each: prediction.sum_over_targets(join(each, frozen), bos, tokens, length, measure, half)
+            lambda each: prediction.sum_over_targets(join(each, frozen), begins, tokens, length, measure, half)
         )(both)
 
     return jax.vmap(one, out_axes=1)(tokens, lengths, halves, keys)

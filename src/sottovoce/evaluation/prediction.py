@@ -1,8 +1,8 @@
 """How well a model predicts the next token of people it has never seen.
 
-Targets are the tokens of the text, for a word model words and marks, and EOS; BOS is never one. What is outside the
-vocabulary always counts as a mistake, even where UNK is predicted. The hidden state is carried through all texts of a
-user. Definitions: docs/reference/metrics.md.
+Targets are the tokens of the text, for a word model words and marks, and EOS; what begins a text, as BOS, is never one.
+What is outside the vocabulary always counts as a mistake, even where UNK is predicted. The hidden state is carried
+through all texts of a user. Definitions: docs/reference/metrics.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sottovoce.errors import SottoError
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.ranks import Ranks, Softmax, ranks_of
 from sottovoce.files import Facts, Json, in_file
+from sottovoce.local.update import begins_text
 from sottovoce.models.contract import LanguageModel
 
 
@@ -114,9 +115,9 @@ def sum_by_user(
     measure: Callable, model: LanguageModel, store: Store, facts: Any, rows: Sequence[int] | None = None, block: int = 0
 ) -> Any:
     """Sums of `measure(logits, targets, counted, facts)` over the targets of every user, as arrays over users."""
-    bos, parts = jnp.asarray(store.vocabulary.specials.bos), []
+    begins, parts = jnp.asarray(store.vocabulary.specials.begins), []
     for tokens, lengths, users in blocks_of(store, rows, block):
-        sums = sum_block(measure, model, bos, tokens, lengths, facts)
+        sums = sum_block(measure, model, begins, tokens, lengths, facts)
         parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:users], sums))
     return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
 
@@ -136,7 +137,7 @@ def sum_ranks_by_user(
     devices = 1 if block else min(jax.local_device_count(), max(1, len(chosen)))
     each = block or min(_USERS_A_CORE, 2 ** math.ceil(math.log2(max(1, len(chosen) / devices))))
     spec = _Shares(measure, devices)
-    shared = (model, jnp.asarray(store.vocabulary.specials.bos), facts)
+    shared = (model, jnp.asarray(store.vocabulary.specials.begins), facts)
     shared = jax.device_put(shared, NamedSharding(spec.mesh, PartitionSpec()))
     parts = []
     for tokens, lengths, users in blocks_of(
@@ -171,8 +172,8 @@ class _Shares(NamedTuple):
 @partial(jax.jit, static_argnums=0)
 def _sum_shares(spec: _Shares, shared: tuple[LanguageModel, Array, Any], tokens: Array, lengths: Array) -> Any:
     def share(shared: tuple[LanguageModel, Array, Any], tokens: Array, lengths: Array) -> Any:
-        model, bos, facts = shared
-        return _sum_ranks(partial(spec.measure, facts=facts), model, bos, tokens, lengths)
+        model, begins, facts = shared
+        return _sum_ranks(partial(spec.measure, facts=facts), model, begins, tokens, lengths)
 
     alike, apart = PartitionSpec(), PartitionSpec("users")
     return jax.shard_map(share, mesh=spec.mesh, in_specs=(alike, apart, apart), out_specs=apart, check_vma=False)(
@@ -180,16 +181,16 @@ def _sum_shares(spec: _Shares, shared: tuple[LanguageModel, Array, Any], tokens:
     )
 
 
-def _sum_ranks(measure: Callable, model: LanguageModel, bos: Array, tokens: Array, lengths: Array) -> Any:
+def _sum_ranks(measure: Callable, model: LanguageModel, begins: Array, tokens: Array, lengths: Array) -> Any:
     """The sums of some users, read together: as `sum_over_targets` of each."""
     users, softmax = len(tokens), Softmax.of(model)
-    inputs = jnp.concatenate([jnp.full((users, 1), bos, tokens.dtype), tokens[:, :-1]], axis=1)
+    inputs = jnp.concatenate([jnp.full((users, 1), begins[0], tokens.dtype), tokens[:, :-1]], axis=1)
 
     def chunk(number: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
         states, sums = carry
         start = number * _READ
         words, targets = (jax.lax.dynamic_slice_in_dim(part, start, _READ, axis=1) for part in (inputs, tokens))
-        counted = (start + jnp.arange(_READ) < lengths[:, None]) & (targets != bos)
+        counted = (start + jnp.arange(_READ) < lengths[:, None]) & ~begins_text(targets, begins)
         counted = counted.astype(jnp.float32)
         outputs, states = jax.vmap(model.read)(words, states)
         ranks = softmax.ranks(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), counted.reshape(-1))
@@ -205,9 +206,9 @@ def _sum_ranks(measure: Callable, model: LanguageModel, bos: Array, tokens: Arra
 
 
 @partial(jax.jit, static_argnums=0)
-def sum_block(measure: Callable, model: LanguageModel, bos: Array, tokens: Array, lengths: Array, facts: Any) -> Any:
+def sum_block(measure: Callable, model: LanguageModel, begins: Array, tokens: Array, lengths: Array, facts: Any) -> Any:
     count = partial(measure, facts=facts)
-    return jax.vmap(lambda tokens, length: sum_over_targets(model, bos, tokens, length, count))(tokens, lengths)
+    return jax.vmap(lambda tokens, length: sum_over_targets(model, begins, tokens, length, count))(tokens, lengths)
 
 
 def users_at_once() -> int:
@@ -315,15 +316,15 @@ def token_counts(store: Store, rows: Iterable[int]) -> np.ndarray:
 
 
 def sum_over_targets(
-    model: LanguageModel, bos: Array, tokens: Array, length: Array, measure: Callable, start: Array | int = 0
+    model: LanguageModel, begins: Array, tokens: Array, length: Array, measure: Callable, start: Array | int = 0
 ) -> Any:
     """Read all of a user's text; add up `measure(logits, targets, counted)`, which sums over some targets.
 
     Targets before place `start` are read and not counted.
     """
-    inputs = jnp.concatenate([bos[None].astype(tokens.dtype), tokens[:-1]])
+    inputs = jnp.concatenate([begins[:1].astype(tokens.dtype), tokens[:-1]])
     place = jnp.arange(tokens.shape[0])
-    counted = (start <= place) & (place < length) & (tokens != bos)
+    counted = (start <= place) & (place < length) & ~begins_text(tokens, begins)
     chunks = (inputs.reshape(-1, _CHUNK), tokens.reshape(-1, _CHUNK), counted.reshape(-1, _CHUNK))
 
     def chunk(state: Any, part: tuple[Array, Array, Array]) -> tuple[Any, Any]:

@@ -34,9 +34,9 @@ def count_bounded(model: LanguageModel, store: Store, tokens_per_user: int) -> B
     time, so that no last bit depends on whom they are computed with.
     """
     facts = (TokenKinds.of(store.vocabulary), jnp.float32(loss_bound(store.vocabulary.size)))
-    bos, ranks, losses = jnp.asarray(store.vocabulary.specials.bos), [], []
+    begins, ranks, losses = jnp.asarray(store.vocabulary.specials.begins), [], []
     for tokens, lengths, _ in blocks_of(store, None, 1):
-        sums = sum_block(_count, model, bos, tokens, jnp.minimum(lengths, tokens_per_user), facts)
+        sums = sum_block(_count, model, begins, tokens, jnp.minimum(lengths, tokens_per_user), facts)
         ranks.append(np.asarray(sums[0], np.float64))
         losses.append(np.asarray(sums[1], np.float64))
     return BoundedCounts(np.concatenate(ranks), np.concatenate(losses))

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sottovoce.data.contexts import begin_token
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.pieces import ends_in_word, pieces_of
 from sottovoce.evaluation.whole_words import PieceTable, Place, Spelled, Typed, begin, read_on, search
@@ -30,7 +31,14 @@ def offer(logits: np.ndarray, tokenizer: Tokenizer, typed: str = "", count: int 
     return [token for token, _ in zip(fits, range(count), strict=False)]
 
 
-def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 3, typed: str = "") -> list[Suggestion]:
+def suggest(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    text: str,
+    count: int = 3,
+    typed: str = "",
+    context: str | None = None,
+) -> list[Suggestion]:
     """The likeliest next words after a text, given the first letters of the next one, with their probabilities.
 
     Probabilities are over all tokens, also those that are not offered. Where words have several tokens, the probability
@@ -42,10 +50,12 @@ def suggest(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int = 
         text: what was written before.
         count: how many words.
         typed: the first letters of the next word.
+        context: what is known of the writer: a value that the model was trained with.
     """
+    first = begin_token(tokenizer, context)
     if not tokenizer.is_words:
-        return _suggest_pieces(model, tokenizer, text, count, typed)
-    tokens = tokenizer.encode(text)[:-1]  # the text goes on: no EOS yet
+        return _suggest_pieces(model, tokenizer, (first, text), count, typed)
+    tokens = [first, *tokenizer.encode(text)[1:-1]]  # the text goes on: no EOS yet
     logits, probabilities = map(np.asarray, _after(model, _padded(tokens), len(tokens) - 1))
     offered = offer(logits, tokenizer, tokenizer.fold(typed), count)
     return [(tokenizer.text_of(token), float(probabilities[token])) for token in offered]
@@ -64,10 +74,13 @@ def _after(model: LanguageModel, tokens: jax.Array, last: int) -> tuple[jax.Arra
     return logits, jax.nn.softmax(logits)
 
 
-def _suggest_pieces(model: LanguageModel, tokenizer: Tokenizer, text: str, count: int, typed: str) -> list[Suggestion]:
-    pieces = pieces_of(tokenizer)
+def _suggest_pieces(
+    model: LanguageModel, tokenizer: Tokenizer, begun: tuple[int, str], count: int, typed: str
+) -> list[Suggestion]:
+    """`begun` is the first token, and the text after it."""
+    pieces, (first, text) = pieces_of(tokenizer), begun
     # The space before the next word is part of its tokens: a text that ends with one is cut in a way never trained on.
-    tokens = tokenizer.encode(text.rstrip())[:-1]
+    tokens = [first, *tokenizer.encode(text.rstrip())[1:-1]]
     letters = _as_read(tokenizer, typed)[:_LONGEST_TYPED]
     given = Typed(jnp.asarray(np.frombuffer(letters.ljust(_LONGEST_TYPED), np.uint8)), jnp.asarray(len(letters)))
     after_word = np.bool_(ends_in_word(pieces, tokens))

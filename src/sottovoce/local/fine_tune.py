@@ -11,7 +11,7 @@ from jaxtyping import PRNGKeyArray
 
 from sottovoce.errors import SettingError
 from sottovoce.local.objective import Objective, plain
-from sottovoce.local.update import FedAvg, User
+from sottovoce.local.update import Begins, FedAvg, User
 from sottovoce.models.contract import LanguageModel, join, split
 from sottovoce.privacy.clipping import NoClip
 
@@ -26,7 +26,7 @@ class FineTune:
     unroll: int = 10
     objective: Objective = plain
     gradient_clip: float | None = None
-    bos: int = 0  # of the tokenizer
+    bos: Begins = 0  # of the tokenizer
 
     def __post_init__(self) -> None:
         if self.epochs < 1:

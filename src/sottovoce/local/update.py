@@ -18,6 +18,7 @@ from sottovoce.models.contract import LanguageModel, join, split
 from sottovoce.privacy.clipping import Clip, ClipNorms, finite_or_zero, norm, project
 
 TRAINING = 0x7261696E  # the key that FedSGD trains with is not the one that chooses its tokens
+Begins = int | tuple[int, ...]  # the token that begins a text, BOS; or all that may, BOS first
 
 
 class User(NamedTuple):
@@ -47,12 +48,18 @@ class UserResult(NamedTuple):
     loss: Float[Array, ""]  # mean over the targets, during training
 
 
-def cut_into_lanes(user: User, lanes: int, unroll: int, bos: int) -> Batch:
+def begins_text(tokens: Array, begins: Int[Array, " tokens"]) -> Bool[Array, ...]:
+    """Where a token is one of those that begin a text."""
+    return jnp.isin(tokens, begins, method="compare_all")
+
+
+def cut_into_lanes(user: User, lanes: int, unroll: int, bos: Begins) -> Batch:
     """The local steps of one user, as a `Batch` with a leading axis of steps.
 
     The token stream is cut into contiguous lanes of ⌈n / lanes⌉ tokens; step i holds tokens i·unroll onwards of every
-    lane. The inputs are the stream shifted by one, `bos` first; `bos` is never a target.
+    lane. The inputs are the stream shifted by one, `bos` first; no token that begins a text is ever a target.
     """
+    begins = jnp.atleast_1d(jnp.asarray(bos, user.tokens.dtype))
     capacity = user.tokens.shape[0]
     steps = -(-capacity // (lanes * unroll))
     each = -(-user.length // lanes)  # tokens in a lane of this user
@@ -61,8 +68,8 @@ def cut_into_lanes(user: User, lanes: int, unroll: int, bos: int) -> Batch:
     exists = (time < each) & (place < user.length)
     place = jnp.where(exists, place, 0)
     targets = user.tokens[place]
-    inputs = jnp.where(place > 0, user.tokens[place - 1], bos)
-    mask = (exists & (targets != bos)).astype(jnp.float32)
+    inputs = jnp.where(place > 0, user.tokens[place - 1], begins[0])
+    mask = (exists & ~begins_text(targets, begins)).astype(jnp.float32)
 
     def by_step(array: Array) -> Array:
         return array.reshape(lanes, steps, unroll).swapaxes(0, 1)
@@ -131,7 +138,7 @@ class FedAvg(LocalTraining):
     user_share: float = 1.0
     compression: EightBit | None = None
     gradient_clip: float | None = None
-    bos: int = 0  # of the tokenizer
+    bos: Begins = 0  # of the tokenizer
 
     def steps(self, length: Any) -> Any:
         """The steps of one epoch over a text of this length and the public text that is read with it."""
@@ -198,7 +205,7 @@ class FedSGD(LocalTraining):
     tokens: int = 0
     objective: Objective = plain
     compression: EightBit | None = None
-    bos: int = 0  # of the tokenizer
+    bos: Begins = 0  # of the tokenizer
 
     def steps(self, length: Any) -> Any:
         """The steps over a text of this length."""

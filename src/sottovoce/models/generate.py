@@ -193,5 +193,5 @@ def _read(model: LanguageModel, specials: Specials, state: State, token: Array) 
 
 
 def _next_token(model: LanguageModel, specials: Specials, output: Any) -> Array:
-    """Log-probabilities without BOS, which is never a target of training."""
-    return jax.nn.log_softmax(model.logits(output).at[specials.bos].set(-jnp.inf))
+    """Log-probabilities without the tokens that begin a text, which are never a target of training."""
+    return jax.nn.log_softmax(model.logits(output).at[jnp.array(specials.begins)].set(-jnp.inf))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -192,18 +192,21 @@ class VocabularyFacts(Facts):
         return super().from_json({"private": _OWN_TEXT in values["source"], **values})
 
     @staticmethod
-    def of(fingerprint: str, origin: Mapping[str, float | str], kind: str = "words") -> VocabularyFacts:
-        """From what the store says of its vocabulary, whose tokens are of a kind."""
+    def of(
+        fingerprint: str, origin: Mapping[str, float | str], kind: str = "words", contexts: Sequence[str] = ()
+    ) -> VocabularyFacts:
+        """From what the store says of its vocabulary, whose tokens are of a kind, some for `contexts` of writers."""
+        known = f"; the contexts {', '.join(contexts)}, declared public by the owner of the store" if contexts else ""
         if origin["source"] == "private":
             epsilon, delta = float(origin["epsilon"]), float(origin["delta"])
             cost = f"ε = {accounting.rounded_up(epsilon, 6)} at δ = {plain_number(delta)}"
             source = f"found in the users' own text with {cost}, which is part of this run's ε"
-            return VocabularyFacts(fingerprint, source, private=True)
+            return VocabularyFacts(fingerprint, source + known, private=True)
         source = "declared public by the owner of the store"
         if origin["source"] == "public":
             listed = _PUBLIC.get(str(origin.get("list")), "the list of wordfreq")
             source = f"public: {listed}" + (f" ({origin['language']})" if "language" in origin else "")
-        return VocabularyFacts(fingerprint, source if kind == "words" else f"{kind}, {source}")
+        return VocabularyFacts(fingerprint, (source if kind == "words" else f"{kind}, {source}") + known)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def test_personal_training_is_as_in_the_recipe_unless_it_is_given(run):
     recipe, vocabulary = Recipe.of(run), load_run(run)[1]
     as_trained = Personalise().training(recipe, vocabulary)
     assert (as_trained.epochs, as_trained.learning_rate) == (recipe.local.epochs, recipe.local.learning_rate)
-    assert (as_trained.batch, as_trained.unroll, as_trained.bos) == (2, 5, vocabulary.specials.bos)
+    assert (as_trained.batch, as_trained.unroll, as_trained.bos) == (2, 5, vocabulary.specials.begins)
     given = Personalise(epochs=3, learning_rate=0.25).training(recipe, vocabulary)
     assert (given.epochs, given.learning_rate, given.batch) == (3, 0.25, 2)
     with pytest.raises(SottoError, match="epochs=0"):

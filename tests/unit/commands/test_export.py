@@ -62,6 +62,15 @@ def test_an_export_has_graphs_words_and_a_manifest(run, tmp_path):
     assert manifest["eight_bits"] is None
 
 
+def test_a_manifest_names_the_tokens_of_contexts(run, tmp_path):
+    assert export_run(run.path, tmp_path / "plain")["contexts"] == {}
+    shutil.rmtree(run.model)
+    save(run, 1, WORDS.with_contexts(["de", "en"]))
+    manifest = export_run(run.path, tmp_path / "out")
+    assert manifest["contexts"] == {"de": WORDS.size, "en": WORDS.size + 1}
+    assert manifest["special_tokens"] == {"<bos>": 0, "<eos>": 1, "<unk>": 2}
+
+
 def test_where_words_have_several_tokens_it_says_what_each_token_is(run, tmp_path):
     tokenizer = Subwords.of_characters("abé")
     shutil.rmtree(run.model)
@@ -138,22 +147,26 @@ def test_the_cost_of_8_bits_is_unknown_without_the_store(run, tmp_path, monkeypa
 
 
 def test_accuracy_counts_words_and_not_the_unknown_one(run, tmp_path, monkeypatch):
-    """Of four targets one is unknown: a graph that always expects `red` is right in two."""
+    """Of four targets one is unknown: a graph that always expects `red` is right in two. A context is no target."""
     from sottovoce.commands import export
 
+    words = WORDS.with_contexts(["de"])
+
     class Users:
-        users, vocabulary = 1, WORDS
+        users, vocabulary = 1, words
 
         def __getitem__(self, row):
-            bos, _, unk = WORDS.specials
-            return np.array([bos, red, red, red + 1, unk])
+            bos, _, unk, _ = words.specials
+            return np.array([bos, red, red, red + 1, unk, words.size - 1])
 
+    shutil.rmtree(run.model)
+    save(run, 1, words)
     red = WORDS.size - 2
     assert WORDS.text_of(red) == "red"
     monkeypatch.setattr(export.Store, "open", lambda folder, split: Users())
     monkeypatch.setattr(convert, "open_session", lambda contents: contents)
     monkeypatch.setattr(
-        convert, "run_session", lambda graph, tokens, state: [np.eye(WORDS.size)[[graph] * len(tokens)]]
+        convert, "run_session", lambda graph, tokens, state: [np.eye(words.size)[[graph] * len(tokens)]]
     )
     source = export._open(run.path)
     found = export._accuracy(source, {"always red": red, "always unknown": WORDS.specials[2]})

@@ -127,6 +127,17 @@ def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(t
         federate.run_device(bundle, store, stop=lambda: True)
 
 
+def test_a_device_knows_its_own_writers_where_the_federation_has_contexts(tmp_path):
+    bundle = create(tmp_path / "f", ("clinic", 4), vocabulary=WORDS.with_contexts(["de"])).bundle("clinic")
+    rows = [{"user": user, "text": "red", "lang": lang} for user, lang in (("ann", "de"), ("bob", "fr"))]
+    words = Vocabulary.from_file(bundle / "vocabulary.txt", WORDS.size)
+    for field, begins in (("lang", [0, WORDS.size]), (None, [0, 0])):
+        store = tmp_path / f"of {field}"
+        prepare(rows, store, words, Grouping(tokens_per_user=16, test_users=0, context_field=field))
+        device, _ = federate.open_device(bundle, store)
+        assert sorted(int(device._store[row][0]) for row in range(2)) == begins
+
+
 def test_a_device_has_the_key_that_it_is_listed_with(tmp_path):
     create(tmp_path / "f", ("phone", 4))
     public = federate.make_device_key(tmp_path / "own")

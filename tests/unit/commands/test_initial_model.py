@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tiny_run import WORDS, make_recipe, make_store
 
-from sottovoce.build.assembly import build_model, weights_of
-from sottovoce.commands.initial_model import Start, find_start, with_sizes
+from examples import first_of
+from family import FAMILY, of_family, read
+from sottovoce.build.assembly import build_model, filled_model, load_model, model_settings, weights_of
+from sottovoce.commands.initial_model import Start, find_start, with_base, with_contexts, with_sizes
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
@@ -109,6 +112,55 @@ def test_a_model_that_does_not_fit_is_refused(run, store, tmp_path):
         SottoError, match=r"has other tokens than .*; prepare the store with --vocabulary .*vocabulary\.txt"
     ):
         find_start(recipe, changed, build_model(recipe, words.size))
+
+
+@pytest.mark.parametrize("name", first_of(FAMILY))
+def test_after_any_context_a_start_without_contexts_says_what_it_says_after_bos(name):
+    theirs = Vocabulary.from_words(WORDS)
+    own = theirs.with_contexts(["de", "en"])
+    base, fresh = of_family(name, theirs.size), of_family(name, own.size)
+    model = load_model(fresh, with_contexts(weights_of(base), fresh, theirs, own))
+    text = [theirs.words.index(word) for word in ("red", "tree")]
+
+    def logits(model, begin):
+        outputs, _ = read(model, np.array([begin, *text], np.int32), model.initial_state())
+        return np.asarray(model.logits(outputs))
+
+    expected = logits(base, theirs.specials.bos)
+    for begin in own.specials.begins:
+        found = logits(model, begin)
+        np.testing.assert_allclose(found[:, : theirs.size], expected, rtol=1e-5, atol=1e-6)
+        for context in own.specials.contexts:
+            np.testing.assert_allclose(found[:, context], expected[:, theirs.specials.bos], rtol=1e-5, atol=1e-6)
+
+
+def test_a_store_with_contexts_starts_from_a_model_without(model_folder, store, tmp_path):
+    people, words = Store.open(store), Vocabulary.from_words(WORDS)
+    recipe = make_recipe(store).replace(model={"initial": str(model_folder)})
+
+    def start(vocabulary: Vocabulary):
+        return find_start(recipe, replace(people, vocabulary=vocabulary), build_model(recipe, vocabulary.size))
+
+    plain, known = start(words), start(words.with_contexts(["de"]))
+    assert known.facts["trained_on"] == "public"
+    assert known.weights == digest(weights_of(known.model)) != plain.weights
+    table = weights_of(known.model)["embedding"]
+    assert table.shape[0] == words.size + 1
+    np.testing.assert_array_equal(table[-1], table[words.specials.bos])
+    np.testing.assert_array_equal(table[:-1], weights_of(plain.model)["embedding"])
+    save_tokenizer(words.with_contexts(["en"]), model_folder)
+    with pytest.raises(SottoError, match="has other tokens"):
+        start(words.with_contexts(["de"]))  # the rows of other contexts are not theirs
+
+
+def test_the_shipped_base_fits_a_store_with_contexts(store):
+    words = Vocabulary.public(10_000)
+    recipe = make_recipe(store).replace(model=model_settings(filled_model(Recipe.load("small"))))
+    for vocabulary in (words, words.with_contexts(["de"])):
+        people = replace(Store.open(store), vocabulary=vocabulary)
+        assert with_base(recipe, people).model.initial == "english"
+    changed = (*words.with_contexts(["de"]).words[:-2], "zzz", "<context:de>")
+    assert with_base(recipe, replace(people, vocabulary=Vocabulary(changed))).model.initial is None
 
 
 @pytest.fixture
@@ -321,7 +373,7 @@ def test_the_tokenizer_of_gpt2_begins_a_text_with_a_token_that_the_weights_do_no
     people = Store.from_users([tokenizer.encode("in the")], tokenizer, 16)
     recipe = recipe_from(store, folder, **SAID)
     embedding = np.asarray(find_start(recipe, people, build_model(recipe, tokenizer.size)).model.embedding)
-    bos, eos, _ = tokenizer.specials
+    bos, eos, *_ = tokenizer.specials
     assert (bos, len(embedding)) == (tokenizer.file_size, tokenizer.size)
     np.testing.assert_array_equal(embedding[bos], embedding[eos])
     few = write_folder(folder, "gpt2", rows=tokenizer.file_size - 1)

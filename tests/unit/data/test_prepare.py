@@ -481,7 +481,7 @@ def test_long_plain_text_is_not_lost_where_words_have_many_tokens(tmp_path: Path
 
 
 def test_nothing_to_look_at() -> None:
-    facts = dict.fromkeys((field.name for field in fields(PreparationSummary)), 0)
+    facts = dict.fromkeys((field.name for field in fields(PreparationSummary)), 0) | {"records_with_context": None}
     assert PreparationSummary(**{**facts, "train_users": 2_000, "unknown_rate": 0.15}).warnings == []
 
 

@@ -50,19 +50,19 @@ def test_kinds_and_sizes() -> None:
 
 
 def test_specials_are_found_or_follow_the_ids_of_the_file() -> None:
-    assert BERT.specials == (1, 2, 0)
-    assert PIECES.specials == (1, 2, 0)
-    assert LLAMA.specials == (1, 2, None)  # it has <unk>, and writes everything without
-    assert GPT2.specials == (GPT2.file_size, GPT2._ids["<|endoftext|>"], None)
+    assert BERT.specials[:3] == (1, 2, 0)
+    assert PIECES.specials[:3] == (1, 2, 0)
+    assert LLAMA.specials[:3] == (1, 2, None)  # it has <unk>, and writes everything without
+    assert GPT2.specials[:3] == (GPT2.file_size, GPT2._ids["<|endoftext|>"], None)
     assert GPT2.size == GPT2.file_size + 1
     bare = made(document(bpe([f"<0x{number:02X}>" for number in range(256)], [], byte_fallback=True)))
-    assert bare.specials == (256, 257, None)
+    assert bare.specials[:3] == (256, 257, None)
     assert bare.size == 258
 
 
 @pytest.mark.parametrize("tokenizer", ALL, ids=lambda each: each.kind)
 def test_specials_cannot_be_typed(tokenizer: Subwords) -> None:
-    bos, eos, _ = tokenizer.specials
+    bos, eos, *_ = tokenizer.specials
     for name in ("<s>", "</s>", "<|endoftext|>", "[CLS]", "[SEP]"):
         inside = tokenizer.encode(f"the {name} cat")[1:-1]
         assert bos not in inside

@@ -14,7 +14,7 @@ WORDS = Vocabulary.from_words(["cat", "don't", "7"])
 @pytest.mark.parametrize("tokenizer", [WORDS])
 def test_specials_words_and_what_is_typed_are_told_apart(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("Cat! <url> don't purr 7")
-    bos, eos, unk = tokenizer.specials
+    bos, eos, unk, _ = tokenizer.specials
     assert (ids[0], ids[-1], ids.count(unk)) == (bos, eos, 1)
     assert [tokenizer.text_of(token) for token in ids[1:-1]] == ["cat", "!", "<url>", "don't", "<unk>", "7"]
     assert tokenizer.decode(ids[1:-1]) == "cat ! <url> don't <unk> 7"

@@ -52,6 +52,14 @@ def test_the_first_input_is_bos_and_bos_is_never_a_target():
     assert mask.sum() == 5
 
 
+def test_what_begins_a_text_is_read_and_never_a_target():
+    stream, context = [20, 5, EOS, BOS, 6, EOS, 21, 7, EOS], (BOS, 20, 21)
+    steps = cut(user(stream), lanes=1, unroll=9, bos=context)
+    inputs, targets, mask = (np.asarray(part).reshape(-1)[:9] for part in steps)
+    assert inputs.tolist() == [BOS, *stream[:-1]]
+    assert targets[mask > 0].tolist() == [5, EOS, 6, EOS, 7, EOS]
+
+
 def sent(update, model, user):
     return send(update, model, user, KEY, jnp.asarray(update.clipping.clip_norms), update.steps(int(user.length)))
 

@@ -19,6 +19,8 @@ def test_a_private_vocabulary_is_in_the_sentences():
     hindi = VocabularyFacts.of("9f86", {"source": "public", "list": "characters", "language": "hi"}, "characters")
     assert hindi.source == "characters, public: the characters of wordfreq's list, and bytes (hi)"
     declared = VocabularyFacts.of("9f86", {"source": "declared"})
+    known = VocabularyFacts.of("9f86", {"source": "declared"}, contexts=("de", "en"))
+    assert known.source.startswith(f"{declared.source}; the contexts de, en, declared public")
     assert VocabularyFacts.of("9f86", {"source": "file"}, "bpe").source == f"bpe, {declared.source}"
     assert VocabularyFacts.of("9f86", {"source": "file", "file": "words.txt"}) == declared
     private = VocabularyFacts.of("9f86", {"source": "private", "epsilon": 2.0, "delta": 1e-6, "words_found": 7})

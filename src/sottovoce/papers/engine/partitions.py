@@ -43,7 +43,7 @@ def penn_treebank(folder: Path) -> Splits:
     sentences = {split: list(_sentences(folder, split)) for split in ("train", "test")}
     counts = Counter(word for sentence in sentences["train"] for word in sentence)
     vocabulary = Vocabulary.from_tokens(word for word, _ in counts.most_common())
-    bos, eos, unk = vocabulary.specials
+    bos, eos, unk, _ = vocabulary.specials
     ids = {word: number for number, word in enumerate(vocabulary.words)}
     texts = {
         split: [np.array([bos, *(ids.get(word, unk) for word in each), eos], np.int32) for each in found]

@@ -32,6 +32,18 @@ function privacyOf({ private: isPrivate, epsilon_shown: epsilon, delta, trained_
   return element("span", { className: "badge fine", textContent: `private: ε = ${epsilon} at δ = ${powers(delta)}` });
 }
 
+// A menu of what the model may know of a writer, where it was trained with that.
+function contextsOf(model) {
+  const contexts = Object.entries(model.manifest.contexts ?? {});
+  const menu = element("select", { className: "context" }, element("option", { value: model.begin, textContent: "anyone" }));
+  menu.append(...contexts.map(([value, token]) => element("option", { value: token, textContent: value })));
+  menu.addEventListener("change", () => {
+    model.begin = Number(menu.value);
+    show();
+  });
+  return element("label", { className: "quiet", hidden: !contexts.length }, "writing as ", menu);
+}
+
 function keysOf(model, number) {
   const keys = Array.from({ length: suggestions }, (_, place) => {
     const key = element("button", { type: "button", className: "key", disabled: true }, element("b"), element("span"));
@@ -49,7 +61,7 @@ function keysOf(model, number) {
   const group = element("div", { className: "keys" }, ...keys);
   group.setAttribute("role", "group");
   group.setAttribute("aria-label", `Suggestions of ${name}`);
-  const title = element("header", {}, element("h2", { textContent: name }), privacyOf(model.manifest.privacy), size);
+  const title = element("header", {}, element("h2", { textContent: name }), privacyOf(model.manifest.privacy), size, contextsOf(model));
   const note = element("p", { className: "otherwise quiet", hidden: model.alike });
   note.textContent = "This browser finds other words in this language than the model knows, so it may suggest worse.";
   find("models").append(element("section", { className: "model card" }, title, group, none, potential, bar, note));

@@ -25,6 +25,7 @@ export class Model {
     this.spaced = !vocabulary.rules.segmented; // words have a space between them
     this.alike = cutsAlike(vocabulary.rules); // the browser finds the words that the model knows
     this.session = session;
+    this.begin = manifest.special_tokens["<bos>"]; // or the token of what is known of the writer
     this.read = []; // for each token that was read: its id, the scores and the state after it, what words cost there
     this.turn = Promise.resolve();
   }
@@ -81,7 +82,7 @@ export class Model {
 
   // Read a text: what is known before its first token, after the first, ... One caller at a time.
   follow(ids) {
-    const next = this.turn.then(() => this.#follow([this.manifest.special_tokens["<bos>"], ...ids]));
+    const next = this.turn.then(() => this.#follow([this.begin, ...ids]));
     this.turn = next.catch(() => {});
     return next;
   }

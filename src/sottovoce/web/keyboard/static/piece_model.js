@@ -29,6 +29,7 @@ export class PieceModel {
 
   constructor(manifest, pieces, session) {
     Object.assign(this, { manifest, pieces, session, latin: pieces.latin, spaced: true, alike: true });
+    this.begin = pieces.bos; // or the token of what is known of the writer
     this.read = []; // a node for each token that was read
     this.turn = Promise.resolve();
   }
@@ -106,7 +107,7 @@ export class PieceModel {
 
   // Read a text; the node of its last token.
   async #follow(ids, stale) {
-    const all = [this.pieces.bos, ...ids];
+    const all = [this.begin, ...ids];
     let same = 0;
     while (same < Math.min(all.length, this.read.length) && this.read[same].id === all[same]) same += 1;
     if (same && !this.read[same - 1].state) same = 0;
