@@ -14,7 +14,7 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import load_run, open_users
-from sottovoce.commands.stores import held_out_users
+from sottovoce.commands.stores import held_out_users, store_is_gone
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.evaluation.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
@@ -30,7 +30,7 @@ from sottovoce.runs.payments import store_folder, store_ledger
 from sottovoce.runs.record import coarse_count
 
 DELTA = 1e-6
-PAID = "they paid for a private accuracy"
+PAID = "they paid for a private accuracy, or the store that would tell is gone"
 FOLDER = "evaluations"  # of a store: what its held-out users paid for
 
 
@@ -130,8 +130,15 @@ def private_accuracy(folder: Path, weights: str) -> PrivateAccuracy | None:
 
 
 def may_show_exact(run: RunFolder) -> bool:
-    """May others see exact figures of a run's held-out users? Not where they paid for a private one, of any model."""
-    users = held_out_users(Recipe.of(run), run)
+    """May others see exact figures of a run's held-out users?
+
+    Not where they paid for a private one, of any model; nor where the store is gone, which would tell. A release has
+    none that may not be seen.
+    """
+    recipe = Recipe.of(run)
+    if not run.is_release and store_is_gone(recipe, run):
+        return False
+    users = held_out_users(recipe, run)
     return users is None or users.path is None or not store_ledger(users).spent_on_held_out()
 
 

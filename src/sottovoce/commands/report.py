@@ -50,7 +50,7 @@ def report_run(
         out: where the page is written instead.
         statement: of a release.
 
-    A page for others has no exact figure of held-out users who paid for a private accuracy.
+    A page for others has no exact figure of held-out users who paid for a private accuracy, or whose store is gone.
     """
     run = RunFolder.open(path)
     released, vocabulary = load_run(run, model)
@@ -58,7 +58,7 @@ def report_run(
     other_run = RunFolder.open(other) if other is not None else None
     statement = statement or _statement_of_today(run)
     exact, exact_other = (internal or each is None or may_show_exact(each) for each in (run, other_run))
-    exact = exact and (internal or statement.private_accuracy is None)
+    exact = exact and (internal or (statement.private_accuracy is None and not statement.store_gone))
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=public_recipe(run, card),

@@ -115,13 +115,15 @@ def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
     return held_out
 
 
+def store_is_gone(recipe: Recipe, run: RunFolder) -> bool:
+    return not store_folder(recipe, run).exists()
+
+
 def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:
     """The held-out users of a run's store or federation; None where there are none, or the folder is gone."""
-    if run.is_release:
+    if run.is_release or store_is_gone(recipe, run):
         return None
     folder = store_folder(recipe, run)
-    if not folder.exists():
-        return None
     test = Roster.open(folder).held_out_users() if is_federation(folder) else Store.open(folder, "test")
     return test if test is not None and test.users else None
 

@@ -87,7 +87,8 @@ class Evidence:
         """Why there is no curve of evaluations."""
         if self.exact:
             return "No evaluation was made in this run."
-        return "Held-out users paid for a private accuracy, so no exact figure of them is shown."
+        why = "they paid for a private accuracy, or the store that would tell is gone"
+        return f"No exact figure of held-out users is shown: {why}."
 
     @property
     def scores(self) -> dict[str, Score]:

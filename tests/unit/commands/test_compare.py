@@ -44,7 +44,7 @@ def test_exact_figures_of_people_who_paid_for_private_ones_are_for_the_owner(run
     StoreLedger(store / "ledger.jsonl").charge(EVALUATION, "private evaluation", HeldOutSums(2.0, 16), 1)
     ((title, text),) = compare_runs([run.path], users=2).notes
     assert title == "For the owner alone"
-    assert "they paid for a private accuracy: do not publish" in text
+    assert "they paid for a private accuracy, or the store that would tell is gone: do not publish" in text
 
 
 def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_path):

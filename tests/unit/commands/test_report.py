@@ -81,6 +81,17 @@ def test_nothing_is_measured_where_there_are_no_held_out_users(run, begun, store
     assert report._costs(run, other, None) is None
 
 
+def test_a_page_for_others_has_no_exact_figure_where_the_store_that_would_tell_is_gone(run, store, monkeypatch):
+    seen = []
+    monkeypatch.setattr(report, "render", lambda evidence: seen.append(evidence) or "a page")
+    run.record.append({"round": 1, "evaluation": {"top1": 0.1234}})
+    report_run(run.path)
+    store.rename(store.with_name("gone"))
+    report_run(run.path)
+    report_run(run.path, internal=True)
+    assert [(each.exact, "0.1234" in str(each.record)) for each in seen] == [(True, True), (False, False), (True, True)]
+
+
 def test_the_total_of_a_store_is_the_one_of_today(run, begun, store):
     before = report._statement_of_today(run).epsilon_store
     begun("another")
