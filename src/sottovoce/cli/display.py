@@ -96,7 +96,7 @@ def at_once(ask: Callable[[], bool]) -> bool:
 
 @contextmanager
 def gentle_stop(
-    message: str = "finishing this round, then saving; once more stops at once",
+    message: str = "finishing this round, then saving; once more stops at once, to be resumed from the last checkpoint",
 ) -> Iterator[Callable[[], bool]]:
     """The first Ctrl-C (or SIGTERM, or SIGHUP) asks to stop after this round; a second one stops at once.
 
@@ -140,12 +140,11 @@ def _redirect_closed(terminals: Sequence[int]) -> None:
 @contextmanager
 def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """Show rounds: time left, ε spent of the budget, loss, accuracy next to the baselines, and rate."""
-    facts, live = facts_of_rounds(), sys.stderr.isatty()
+    facts = facts_of_rounds()
 
     def round_done(progress: Progress) -> None:
         shown = Shown(facts(progress), progress.seconds_left, progress.evaluation is not None)
-        if progress.seconds or live:  # no line before the first round
-            show(progress.round, progress.rounds, shown)
+        show(progress.round, progress.rounds, shown)
 
     with _progress(f"{name}: round", quiet) as show:
         yield round_done
@@ -177,7 +176,7 @@ SHORTEST_BAR, LONGEST_BAR = 8, 40  # cells
 
 @contextmanager
 def _progress(name: str, quiet: bool) -> Iterator[Callable[..., None]]:
-    """A live bar; without a terminal a line at the first step, when it is due, at the end, and every ten seconds."""
+    """A live bar; without a terminal a line at the start, the first step and the end, when due, every ten seconds."""
     if quiet:
         yield lambda done, total, shown=NOTHING_MORE: None
         return
@@ -189,7 +188,9 @@ def _progress(name: str, quiet: bool) -> Iterator[Callable[..., None]]:
             if shown.due or done == total or time.monotonic() - last > 10:
                 left = f"  {duration(shown.seconds_left)} left" if shown.seconds_left and done < total else ""
                 print(f"{name} {done} of {total}  {''.join(shown.facts)}{left}".rstrip(), file=sys.stderr, flush=True)
-                last = time.monotonic()
+                last = (
+                    time.monotonic() if done else last
+                )  # what has begun has a line of its own, and so has its first step
 
         yield print_line
         return

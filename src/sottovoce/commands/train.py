@@ -394,7 +394,7 @@ class Training:
             round=self.state.round,
             rounds=self.recipe.run.rounds,
             epsilon=self.payments.epsilon(self.state.round),
-            budget=self.recipe.privacy.epsilon,
+            budget=self.recipe.privacy.epsilon if self.recipe.privacy.mode == "private" else None,
             users=users,
             seconds=seconds,
             evaluation=evaluation,
