@@ -95,7 +95,8 @@ def works(words: int) -> dict[str, Work]:
         ),
         "head_b": Work(pass_b, "embedding", 4 * table + 4 * of_outputs, 4 * TOKENS * table, exponentials),
         "recur_f": Work(
-            forwards, None, 2 * recurrent + 4 * of_gates + 6 * cells, 2 * TOKENS * recurrent, 5 * of_state
+            forwards, None,
+            2 * recurrent + 4 * of_gates + 4 * cells + 4 * of_state, 2 * TOKENS * recurrent, 5 * of_state,
         ),
         "recur_b": Work(
             backwards, None, 2 * recurrent + 4 * of_gates + 4 * cells + 2 * of_state, 2 * TOKENS * recurrent, of_state

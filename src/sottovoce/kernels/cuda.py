@@ -24,6 +24,9 @@ from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 
 SIZE, HIDDEN, LANES, UNROLL = 96, 256, 8, 10  # the kernels are written for these
+# How a table is shared out over programs. By its rows alone: the order of a user's sums must not depend on other users.
+TILES = 53  # of 64 rows, at most, for each program of pass A: three programs for 10,000 words
+GROUP = 640  # rows for each program of pass B
 _TARGET = "triton_kernel_call_ffi"
 
 
@@ -170,14 +173,13 @@ def _float32(*shape: int) -> jax.ShapeDtypeStruct:
 def _scores(outputs: Array, table: Array, delta: Array, scale: Array, offset: Array) -> tuple[Array, Array, None]:
     users, tokens, size = outputs.shape
     vocabulary = table.shape[0]
-    tiles = -(-vocabulary // 80)
-    # From the vocabulary alone: the order of a user's sums must not depend on other users. With 10,000 words three
-    # parts are the fastest for every block of 100 users and more.
-    parts = -(-tiles // 42)
-    rows = -(-tiles // parts) * 80
+    tiles = -(-vocabulary // 64)
+    parts = -(-tiles // TILES)
+    rows = -(-tiles // parts) * 64
     parts = -(-vocabulary // rows)
+    memory = 64 * SIZE * (2 + delta.dtype.itemsize) + 8 * 12 * 160 + 2 * 12 * 128  # of lstm.cu: ds and ts, es, os
     sums, means = _run(
-        "head_a", delta, 5, 80 * (SIZE * (2 + delta.dtype.itemsize) + 104 * 2), (parts, users),
+        "head_a", delta, 4, memory, (parts, users),
         [outputs, table, delta, scale, offset, jnp.array([vocabulary, rows], jnp.int32)],
         [_float32(users, parts, tokens), _float32(users, parts, tokens, size)],
     )  # fmt: skip
@@ -188,16 +190,13 @@ def _step_table(
     outputs: Array, of_words: Array, table: Array, delta: Array, level: Array, share: Array, targets: Array,
     inputs: Array, step: Step, kept: None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    users, vocabulary, rows = outputs.shape[0], table.shape[0], 640
-    groups = -(-vocabulary // rows)
-    memory = 4 * 16 * (224 + (448 if delta.dtype == jnp.float32 else 224))
-    if memory > 30_000:
-        # The kernel has 18 kB more of its own; the launcher raises the limit only for more than 48 kB asked here.
-        memory = max(memory, 49_408)
+    users, vocabulary = outputs.shape[0], table.shape[0]
+    groups = -(-vocabulary // GROUP)
+    memory = 10 * 12 * 128 + 4 * 2 * 16 * SIZE * (2 + delta.dtype.itemsize)  # outputs; two times 16 rows for each warp
     new, squares = _run(
         "head_b", delta, 4, memory, (groups, users),
         [outputs, of_words, table, delta, step.scale, level, share, targets, inputs,
-         jnp.array([vocabulary, rows], jnp.int32), jnp.array([step.learning_rate], jnp.float32), step.unit],
+         jnp.array([vocabulary, GROUP], jnp.int32), jnp.array([step.learning_rate], jnp.float32), step.unit],
         [jax.ShapeDtypeStruct(delta.shape, delta.dtype), _float32(users, groups)], {3: 0},
     )  # fmt: skip
     return new, squares.sum(1)
@@ -205,10 +204,10 @@ def _step_table(
 
 def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, Array]:
     users, tokens, height = left.shape
-    width, blocks = right.shape[2], height // 128
+    width, blocks = right.shape[2], height // 256
     scale = jnp.repeat(step.scale, blocks // step.scale.shape[1], axis=1)  # a number for each block of rows
     new, squares = _run(
-        f"sgd{width}", delta, 8, tokens * 2 * (136 + width + 8), (blocks, users),
+        f"sgd{width}", delta, 8, tokens * 2 * (256 + width), (blocks, users),
         [left, right, delta, scale, jnp.array([step.learning_rate], jnp.float32), step.unit],
         [jax.ShapeDtypeStruct(delta.shape, delta.dtype), _float32(users, blocks)], {2: 0},
     )  # fmt: skip
@@ -217,17 +216,21 @@ def _step(left: Array, right: Array, delta: Array, step: Step) -> tuple[Array, A
 
 def _read(
     words: Array, bias: Array, recurrent: Array, delta: Array, scale: Array, hidden: Array, cell: Array
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     users, time, lanes, four = words.shape
+    state = jax.ShapeDtypeStruct((users, time, lanes, four // 4), words.dtype)
+    memory = 8 * 32 * 20 * 16  # for each thread the 20 of 32 groups of eight weights that are not in its registers
     return _run(
-        "recur_f", delta, 8, 0, (4, users), [words, bias, recurrent, delta, scale, hidden, cell],
-        [jax.ShapeDtypeStruct(words.shape, words.dtype), _float32(users, time + 1, lanes, four // 4),
-         jax.ShapeDtypeStruct((users, time + 1, lanes, four // 4), words.dtype)],
+        "recur_f", delta, 8, memory, (4, users), [words, bias, recurrent, delta, scale, hidden, cell],
+        [jax.ShapeDtypeStruct(words.shape, words.dtype), _float32(users, time + 1, lanes, four // 4), state, state],
     )  # fmt: skip
 
 
-def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array) -> Array:
+def _read_back(
+    above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array
+) -> tuple[Array, Array]:
+    memory = 8 * 32 * 16 * 16  # 16 of 32 groups
     return _run(
-        "recur_b", delta, 8, 0, (4, gates.shape[0]), [above, gates, cells, recurrent, delta, scale],
-        [jax.ShapeDtypeStruct(gates.shape, gates.dtype)],
-    )[0]  # fmt: skip
+        "recur_b", delta, 8, memory, (4, gates.shape[0]), [above, gates, cells, recurrent, delta, scale],
+        [jax.ShapeDtypeStruct(gates.shape, gates.dtype), _float32(gates.shape[0], gates.shape[3])],
+    )  # fmt: skip

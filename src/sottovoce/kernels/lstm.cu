@@ -1,7 +1,11 @@
 // The hot loops of a simulated FedAvg round of the paper's LSTM. Sizes: 80 tokens a step (10 x 8 lanes), E = 96, H = 256.
-// All products are mma.sync m16n8k16 (bf16 in, float32 sums): 80 = 5*16, 96 = 6*16, so nothing is padded.
+// All products have bf16 numbers and float32 sums. Those of large matrices are wgmma m64nNk16, of four warps together; the others mma.sync
+// m16n8k16. 80 = 5*16 = 64 + 16, 96 = 6*16, so nothing is padded.
 // STORED is the kind of Δ between steps, float or half. A stored number times `scale` is Δ; before the clip it was times `unit`.
 // A scale below 0 marks a user who has finished: every kernel leaves at once, and nobody reads what it would have written.
+#ifdef EMULATED  // on a CPU: tests/unit/kernels/emulated_cuda.h has what is in assembler here
+#include "emulated_cuda.h"
+#else
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #ifdef __CUDACC_RTC__  // the run-time compiler has no standard headers
@@ -11,15 +15,7 @@ typedef unsigned long long uint64_t;
 #else
 #include <stdint.h>
 #endif
-typedef __nv_bfloat16 bf;
 extern __shared__ __align__(128) unsigned char raw[];
-#define T 80
-#define E 96
-#define H 256
-#define EP 104  // a row of 96 in shared memory, padded: rows start 13 * 16 bytes apart, so ldmatrix has no conflicts
-#define AHEAD 32  // about as many users are on the device at a time
-#define LN2 0.6931471805599453f
-#define LOG2E 1.4426950408889634f
 
 __device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
@@ -42,42 +38,12 @@ __device__ __forceinline__ float ex2(float x) { float y; asm("ex2.approx.ftz.f32
 __device__ __forceinline__ uint32_t pack(float lo, float hi) {
   uint32_t y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo)); return y;
 }
-__device__ __forceinline__ float2 unpack(uint32_t x) { return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)); }
-__device__ __forceinline__ float quad(float x) {
-  x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2);
-}
-__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + ex2(-LOG2E * x)); }
-__device__ __forceinline__ float tanh_(float x) { return 2.f * __fdividef(1.f, 1.f + ex2(-2.f * LOG2E * x)) - 1.f; }
-
-// Four stored numbers: as they lie in memory, and as float32.
-template <typename S> struct Four;
-template <> struct Four<float> { typedef float4 type; };
-template <> struct Four<half> { typedef uint2 type; };
-__device__ __forceinline__ float4 wide(float4 x) { return x; }
-__device__ __forceinline__ float4 wide(uint2 x) {
-  float2 a = __half22float2(*(half2*)&x.x), b = __half22float2(*(half2*)&x.y);
-  return make_float4(a.x, a.y, b.x, b.y);
-}
-template <typename S> __device__ __forceinline__ typename Four<S>::type four(const S* p) { return *(const typename Four<S>::type*)p; }
-__device__ __forceinline__ float4 times(float s, float4 x) { return make_float4(s * x.x, s * x.y, s * x.z, s * x.w); }
-__device__ __forceinline__ float squares(float4 x) { return (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w); }
-// Writes four numbers, in units already; their sum of squares. What float16 cannot hold is cut to its end.
-__device__ __forceinline__ float put4(float* p, float4 x) { *(float4*)p = x; return squares(x); }
 __device__ __forceinline__ uint32_t pack_half(float lo, float hi) {
   uint32_t y; asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo)); return y;
 }
-__device__ __forceinline__ float put4(half* p, float4 x) {
-  *(uint2*)p = make_uint2(pack_half(x.x, x.y), pack_half(x.z, x.w)); return squares(x);
-}
-// A thread's four numbers of two neighbouring 8-column tiles are columns 4q..4q+3 of 16, so that it can read and write 16
-// bytes at once: in shared memory the columns of the other operand lie in that order. w: which pair of columns.
-__device__ __forceinline__ int place(int w) { return (w & ~7) + 4 * (w & 1) + ((w & 7) >> 1); }
-__device__ __forceinline__ void put_row(bf* row, int c, uint4 x) {  // columns 8c..8c+7
-  uint32_t* to = (uint32_t*)row;
-  to[place(4 * c)] = x.x; to[place(4 * c + 1)] = x.y; to[place(4 * c + 2)] = x.z; to[place(4 * c + 3)] = x.w;
-}
+__device__ __forceinline__ void no_more_loads() { asm volatile("" ::: "memory"); }  // before those above: there are no registers for them
 
-// ------------------------------------------------------------------------------------------------- copies that run by themselves
+// Copies that run by themselves.
 __device__ __forceinline__ uint32_t at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void bar_init(uint64_t* b, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(b)), "r"(count) : "memory"); }
 __device__ __forceinline__ void bar_ready() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
@@ -94,333 +60,7 @@ __device__ __forceinline__ void soon(const void* from, int bytes) {  // into L2
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 }
 
-// ------------------------------------------------------------------------------------------------- softmax, pass A
-// grid (splits, users), 160 threads: a warp has 16 tokens and sees every row; tiles of 80 rows. meta: V, rows a split.
-template <typename S>
-__device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* delta, const float* scale_, const float* offset,
-                                       const int* meta, float* sums, float* means) {
-  S* ds = (S*)raw;                       // [80][E]: the next tile of delta
-  bf* ts = (bf*)(raw + 80 * E * sizeof(S));  // [80][E]: and of theta
-  bf* es = ts + 80 * E;                  // [80][EP]: normalised rows
-  __shared__ __align__(8) uint64_t bar;
-  const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
-  const int V = meta[0], rows = meta[1];
-  const int first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + 79) / 80;
-  const float scale = scale_[user];
-  if (scale < 0) return;
-  if (tid == 0) { bar_init(&bar, 1); bar_ready(); }
-  __syncthreads();
-  auto fetch = [&](int t) {
-    const int v = first + 80 * t, n = min(80, last - v);
-    bar_expect(&bar, n * E * (int)(sizeof(S) + 2));
-    bulk(ds, delta + ((size_t)user * V + v) * E, n * E * (int)sizeof(S), &bar);
-    bulk(ts, theta + (size_t)v * E, n * E * 2, &bar);
-  };
-  if (tid == 0) fetch(0);
-  uint32_t a[6][4];
-  const bf* o = out + ((size_t)user * T + 16 * warp + g) * E + 2 * q;
-#pragma unroll
-  for (int s = 0; s < 6; s++) {
-    a[s][0] = *(const uint32_t*)(o + 16 * s); a[s][1] = *(const uint32_t*)(o + 8 * E + 16 * s);
-    a[s][2] = *(const uint32_t*)(o + 16 * s + 8); a[s][3] = *(const uint32_t*)(o + 8 * E + 16 * s + 8);
-  }
-  const float oa = -offset[user * T + 16 * warp + g], ob = -offset[user * T + 16 * warp + g + 8];
-  float acc[12][4] = {};
-  float la = 0, lb = 0;
-  const int l8 = lane & 7, prow = 16 * warp + (lane >> 3);
-#pragma unroll 1
-  for (int t = 0; t < tiles; t++) {
-    const int v0 = first + 80 * t, n = min(80, last - v0);
-    bar_wait(&bar, t & 1);
-#pragma unroll
-    for (int p = 0; p < 4; p++) {
-      const int r = prow + 4 * p;
-      float4 e[3]; float ss = 0;
-#pragma unroll
-      for (int j = 0; j < 3; j++) {
-        float4 x = wide(four<S>(ds + r * E + 4 * l8 + 32 * j));
-        uint2 th = *(const uint2*)(ts + r * E + 4 * l8 + 32 * j);
-        float2 t0 = unpack(th.x), t1 = unpack(th.y);
-        e[j] = make_float4(fmaf(scale, x.x, t0.x), fmaf(scale, x.y, t0.y), fmaf(scale, x.z, t1.x), fmaf(scale, x.w, t1.y));
-        ss += squares(e[j]);
-      }
-      ss += __shfl_xor_sync(~0u, ss, 1); ss += __shfl_xor_sync(~0u, ss, 2); ss += __shfl_xor_sync(~0u, ss, 4);
-      const float k = rsqrtf(fmaxf(ss, 1e-24f));
-#pragma unroll
-      for (int j = 0; j < 3; j++)
-        *(uint2*)(es + r * EP + 4 * l8 + 32 * j) =
-            r < n ? make_uint2(pack(e[j].x * k, e[j].y * k), pack(e[j].z * k, e[j].w * k)) : make_uint2(0, 0);
-    }
-    __syncthreads();
-    if (tid == 0 && t + 1 < tiles) fetch(t + 1);
-    auto chunk = [&](int c, bool partial) {
-      const bf* base = es + 16 * c * EP;
-      float s0[4] = {oa, oa, ob, ob}, s1[4] = {oa, oa, ob, ob};
-#pragma unroll
-      for (int k = 0; k < 3; k++) {
-        uint32_t r0[4], r1[4];
-        ldsm4(r0, base + (lane & 7) * EP + 32 * k + 8 * (lane >> 3));
-        ldsm4(r1, base + (8 + (lane & 7)) * EP + 32 * k + 8 * (lane >> 3));
-        mma(s0, a[2 * k][0], a[2 * k][1], a[2 * k][2], a[2 * k][3], r0[0], r0[1]);
-        mma(s1, a[2 * k][0], a[2 * k][1], a[2 * k][2], a[2 * k][3], r1[0], r1[1]);
-        mma(s0, a[2 * k + 1][0], a[2 * k + 1][1], a[2 * k + 1][2], a[2 * k + 1][3], r0[2], r0[3]);
-        mma(s1, a[2 * k + 1][0], a[2 * k + 1][1], a[2 * k + 1][2], a[2 * k + 1][3], r1[2], r1[3]);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; i++) { s0[i] = ex2(s0[i]); s1[i] = ex2(s1[i]); }
-      if (partial) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          if (16 * c + 2 * q + (i & 1) >= n) s0[i] = 0;
-          if (16 * c + 8 + 2 * q + (i & 1) >= n) s1[i] = 0;
-        }
-      }
-      la += (s0[0] + s0[1]) + (s1[0] + s1[1]); lb += (s0[2] + s0[3]) + (s1[2] + s1[3]);
-      uint32_t p0 = pack(s0[0], s0[1]), p1 = pack(s0[2], s0[3]), p2 = pack(s1[0], s1[1]), p3 = pack(s1[2], s1[3]);
-#pragma unroll
-      for (int m = 0; m < 6; m++) {
-        uint32_t r[4];
-        ldsm4t(r, base + ((lane & 7) + ((lane >> 3) & 1) * 8) * EP + 16 * m + (lane >> 4) * 8);
-        mma(acc[2 * m], p0, p1, p2, p3, r[0], r[1]);
-        mma(acc[2 * m + 1], p0, p1, p2, p3, r[2], r[3]);
-      }
-    };
-    if (n == 80) {
-#pragma unroll
-      for (int c = 0; c < 5; c++) chunk(c, false);
-    } else {
-#pragma unroll 1
-      for (int c = 0; 16 * c < n; c++) chunk(c, true);
-    }
-    __syncthreads();
-  }
-  la = quad(la); lb = quad(lb);
-  const int ra = 16 * warp + g;
-  const size_t place_ = (size_t)user * gridDim.x + blockIdx.x;
-  float* m = means + place_ * T * E;
-#pragma unroll
-  for (int n = 0; n < 12; n++) {
-    *(float2*)(m + ra * E + 8 * n + 2 * q) = make_float2(acc[n][0], acc[n][1]);
-    *(float2*)(m + (ra + 8) * E + 8 * n + 2 * q) = make_float2(acc[n][2], acc[n][3]);
-  }
-  if (q == 0) { sums[place_ * T + ra] = la; sums[place_ * T + ra + 8] = lb; }
-}
-
-// ------------------------------------------------------------------------------------------------- softmax, pass B
-// grid (groups, users), 128 threads: a warp takes 16 rows of the table at a time. meta: V, rows a group. rate: eta.
-template <typename S>
-__device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* theta, const S* delta, const float* scale_,
-                                       const float* level, const float* share, const int* targets, const int* inputs, const int* meta,
-                                       const float* rate, const float* unit_, S* fresh, float* square) {
-  __shared__ __align__(16) bf hs[T * EP];
-  __shared__ __align__(16) float lv[T], sh[T];
-  __shared__ __align__(16) int tg[T], in[T];
-  __shared__ float red[4];
-  // The next 16 rows of each warp. Rows are padded so that reading them has no bank conflicts.
-  constexpr int DP = sizeof(S) == 4 ? 448 : 224, TP = 224;
-  __shared__ __align__(8) uint64_t bars[4];
-  const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
-  unsigned char* ds = raw + warp * 16 * (DP + TP);
-  unsigned char* ts = ds + 16 * DP;
-  uint64_t* bar = bars + warp;
-  const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows);
-  const float scale = scale_[user], unit = unit_[user], eta = rate[0] / unit, keep = scale / unit;
-  if (scale < 0) return;
-  if (lane == 0) { bar_init(bar, 1); bar_ready(); }
-  __syncwarp();
-  auto fetch = [&](int v0) {  // each lane copies one row
-    const int n = min(16, last - v0), r = lane & 15;
-    if (lane == 0) bar_expect(bar, n * E * (int)(sizeof(S) + 2));
-    __syncwarp();
-    if (r < n) {
-      if (lane < 16) bulk(ds + r * DP, delta + ((size_t)user * V + v0 + r) * E, E * (int)sizeof(S), bar);
-      else bulk(ts + r * TP, theta + (size_t)(v0 + r) * E, E * 2, bar);
-    }
-  };
-  int phase = 0;
-  if (first + warp * 16 < last) fetch(first + warp * 16);
-  for (int i = tid; i < T * 12; i += 128) {
-    int r = i / 12, c = i % 12;
-    put_row(hs + r * EP, c, *(const uint4*)(out + ((size_t)user * T + r) * E + 8 * c));
-  }
-  if (tid < T) {
-    // share * 2^(score - level) = 2^(score - level + log2 share): log2 0 is -inf, and 2^-inf is 0.
-    sh[tid] = share[user * T + tid] * LN2; lv[tid] = log2f(sh[tid]) - level[user * T + tid];
-    tg[tid] = targets[user * T + tid]; in[tid] = inputs[user * T + tid];
-  }
-  __syncthreads();
-  float sq = 0;
-#pragma unroll 1
-  for (int v0 = first + warp * 16; v0 < last; v0 += 64) {
-    const int va = v0 + g, vb = va + 8, wa = min(va, V - 1), wb = min(vb, V - 1);
-    const size_t pa = ((size_t)user * V + wa) * E + 4 * q, pb = ((size_t)user * V + wb) * E + 4 * q;
-    typename Four<S>::type ca[6], cb[6];
-    uint32_t ea[12], eb[12];
-    bar_wait(bar, phase); phase ^= 1;
-#pragma unroll
-    for (int n = 0; n < 6; n++) {
-      ca[n] = four<S>((const S*)(ds + g * DP) + 4 * q + 16 * n); cb[n] = four<S>((const S*)(ds + (g + 8) * DP) + 4 * q + 16 * n);
-    }
-#pragma unroll
-    for (int n = 0; n < 6; n++) {
-      uint2 x = *(const uint2*)(ts + g * TP + 8 * q + 32 * n), y = *(const uint2*)(ts + (g + 8) * TP + 8 * q + 32 * n);
-      ea[2 * n] = x.x; ea[2 * n + 1] = x.y; eb[2 * n] = y.x; eb[2 * n + 1] = y.y;
-    }
-    __syncwarp();
-    if (v0 + 64 < last) fetch(v0 + 64);
-    float sa = 0, sb = 0;
-#pragma unroll
-    for (int n = 0; n < 6; n++) {
-      float4 c = times(scale, wide(ca[n])), d = times(scale, wide(cb[n]));
-      float2 x = unpack(ea[2 * n]), z = unpack(ea[2 * n + 1]), y = unpack(eb[2 * n]), w = unpack(eb[2 * n + 1]);
-      sa += squares(make_float4(x.x + c.x, x.y + c.y, z.x + c.z, z.y + c.w));
-      sb += squares(make_float4(y.x + d.x, y.y + d.y, w.x + d.z, w.y + d.w));
-    }
-    const float ra = rsqrtf(fmaxf(quad(sa), 1e-24f)), rb = rsqrtf(fmaxf(quad(sb), 1e-24f));
-#pragma unroll
-    for (int n = 0; n < 6; n++) {
-      float4 c = times(scale, wide(ca[n])), d = times(scale, wide(cb[n]));
-      float2 x = unpack(ea[2 * n]), z = unpack(ea[2 * n + 1]), y = unpack(eb[2 * n]), w = unpack(eb[2 * n + 1]);
-      ea[2 * n] = pack((x.x + c.x) * ra, (x.y + c.y) * ra); ea[2 * n + 1] = pack((z.x + c.z) * ra, (z.y + c.w) * ra);
-      eb[2 * n] = pack((y.x + d.x) * rb, (y.y + d.y) * rb); eb[2 * n + 1] = pack((w.x + d.z) * rb, (w.y + d.w) * rb);
-    }
-    float sl[12][4] = {};
-#pragma unroll
-    for (int c = 0; c < 5; c++) {
-      const bf* base = hs + 16 * c * EP;
-      const int t = 16 * c + 2 * q;
-      float2 l0 = *(const float2*)(lv + t), l1 = *(const float2*)(lv + t + 8);
-      // Four sums of three products, not two of six: a product waits some 30 cycles for the one before.
-      float s0[4] = {l0.x, l0.y, l0.x, l0.y}, s1[4] = {l1.x, l1.y, l1.x, l1.y}, u0[4] = {}, u1[4] = {};
-#pragma unroll
-      for (int k = 0; k < 3; k++) {
-        uint32_t r0[4], r1[4];
-        ldsm4(r0, base + (lane & 7) * EP + 32 * k + 8 * (lane >> 3));
-        ldsm4(r1, base + (8 + (lane & 7)) * EP + 32 * k + 8 * (lane >> 3));
-        mma(s0, ea[4 * k], eb[4 * k], ea[4 * k + 1], eb[4 * k + 1], r0[0], r0[1]);
-        mma(s1, ea[4 * k], eb[4 * k], ea[4 * k + 1], eb[4 * k + 1], r1[0], r1[1]);
-        mma(u0, ea[4 * k + 2], eb[4 * k + 2], ea[4 * k + 3], eb[4 * k + 3], r0[2], r0[3]);
-        mma(u1, ea[4 * k + 2], eb[4 * k + 2], ea[4 * k + 3], eb[4 * k + 3], r1[2], r1[3]);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; i++) { s0[i] = ex2(s0[i] + u0[i]); s1[i] = ex2(s1[i] + u1[i]); }
-      uint32_t p0 = pack(s0[0], s0[1]), p1 = pack(s0[2], s0[3]), p2 = pack(s1[0], s1[1]), p3 = pack(s1[2], s1[3]);
-#pragma unroll
-      for (int n = 0; n < 6; n++) {
-        uint32_t r[4];
-        ldsm4t(r, base + ((lane & 7) + ((lane >> 3) & 1) * 8) * EP + 16 * n + (lane >> 4) * 8);
-        mma(sl[2 * n], p0, p1, p2, p3, r[0], r[1]);
-        mma(sl[2 * n + 1], p0, p1, p2, p3, r[2], r[3]);
-      }
-    }
-    // Targets and words read that are in these rows: rare, so one at a time.
-#pragma unroll 1
-    for (int w = 0; w < T; w += 32) {
-      const int i = w + lane;
-      unsigned read = __ballot_sync(~0u, i < T && (unsigned)(in[i < T ? i : 0] - v0) < 16u);
-      unsigned want = __ballot_sync(~0u, i < T && (unsigned)(tg[i < T ? i : 0] - v0) < 16u);
-      while (read | want) {
-        const bool first_ = read != 0;
-        const int t = w + __ffs(first_ ? read : want) - 1;
-        if (first_) read &= read - 1; else want &= want - 1;
-        const int r = (first_ ? in[t] : tg[t]) - v0;
-        if (g == (r & 7)) {
-          const bf* p = came + ((size_t)user * T + t) * E + 4 * q;
-          const uint32_t* h = (const uint32_t*)(hs + t * EP) + q;
-          const float k = -sh[t];
-#pragma unroll
-          for (int n = 0; n < 6; n++) {
-            float2 x, y;
-            if (first_) { uint2 u = *(const uint2*)(p + 16 * n); x = unpack(u.x); y = unpack(u.y); }
-            else { x = unpack(h[8 * n]); y = unpack(h[8 * n + 4]); x.x *= k; x.y *= k; y.x *= k; y.y *= k; }
-            if (r < 8) { sl[2 * n][0] += x.x; sl[2 * n][1] += x.y; sl[2 * n + 1][0] += y.x; sl[2 * n + 1][1] += y.y; }
-            else { sl[2 * n][2] += x.x; sl[2 * n][3] += x.y; sl[2 * n + 1][2] += y.x; sl[2 * n + 1][3] += y.y; }
-          }
-        }
-      }
-    }
-    float da = 0, db = 0;
-#pragma unroll
-    for (int n = 0; n < 12; n++) {
-      float2 x = unpack(ea[n]), y = unpack(eb[n]);
-      da += x.x * sl[n][0] + x.y * sl[n][1]; db += y.x * sl[n][2] + y.y * sl[n][3];
-    }
-    da = quad(da); db = quad(db);
-    const float fa = eta * ra, fb = eta * rb;
-#pragma unroll
-    for (int n = 0; n < 6; n++) {
-      float2 x = unpack(ea[2 * n]), z = unpack(ea[2 * n + 1]), y = unpack(eb[2 * n]), w = unpack(eb[2 * n + 1]);
-      float(&s)[4] = sl[2 * n]; float(&r)[4] = sl[2 * n + 1];
-      float4 c = times(keep, wide(ca[n])), d = times(keep, wide(cb[n]));
-      if (va < last)
-        sq += put4(fresh + pa + 16 * n, make_float4(c.x - fa * (s[0] - x.x * da), c.y - fa * (s[1] - x.y * da),
-                                                    c.z - fa * (r[0] - z.x * da), c.w - fa * (r[1] - z.y * da)));
-      if (vb < last)
-        sq += put4(fresh + pb + 16 * n, make_float4(d.x - fb * (s[2] - y.x * db), d.y - fb * (s[3] - y.y * db),
-                                                    d.z - fb * (r[2] - w.x * db), d.w - fb * (r[3] - w.y * db)));
-    }
-  }
-#pragma unroll
-  for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
-  if (lane == 0) red[warp] = sq;
-  __syncthreads();
-  if (tid == 0) square[(size_t)user * gridDim.x + blockIdx.x] = ((red[0] + red[1]) + (red[2] + red[3])) * (unit * unit);
-}
-
-// ------------------------------------------------------------------------------------------------- SGD of a plain weight
-// fresh = scale * delta - eta * leftT right. grid (R / 128, users), 256 threads, left [80, R], right [80, K]; a scale a block.
-template <typename S, int K>
-__device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* delta, const float* scale_, const float* rate, const float* unit_, S* fresh, float* square) {
-  constexpr int LP = 136, KP = K + 8;
-  bf* ls = (bf*)raw; bf* rs = ls + T * LP;
-  __shared__ float red[8];
-  const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3, R = gridDim.x * 128;
-  const float unit = unit_[user], scale = scale_[user * gridDim.x + blockIdx.x] / unit, eta = rate[0] / unit;
-  if (scale < 0) return;
-  for (int i = tid; i < T * 16; i += 256)
-    *(uint4*)(ls + (i >> 4) * LP + 8 * (i & 15)) = *(const uint4*)(left + ((size_t)user * T + (i >> 4)) * R + blockIdx.x * 128 + 8 * (i & 15));
-  for (int i = tid; i < T * (K / 8); i += 256) {
-    int r = i / (K / 8), c = i % (K / 8);
-    put_row(rs + r * KP, c, *(const uint4*)(right + ((size_t)user * T + r) * K + 8 * c));
-  }
-  __syncthreads();
-  uint32_t a[5][4];
-#pragma unroll
-  for (int k = 0; k < 5; k++) ldsm4t(a[k], ls + (16 * k + (lane & 7) + (lane >> 4) * 8) * LP + 16 * warp + ((lane >> 3) & 1) * 8);
-  const size_t pa = ((size_t)user * R + blockIdx.x * 128 + 16 * warp + g) * K + 4 * q, pb = pa + 8 * K;
-  float sq = 0;
-#pragma unroll 2
-  for (int c = 0; c < K / 32; c++) {
-    float4 da[2], db[2];
-#pragma unroll
-    for (int n = 0; n < 2; n++) { da[n] = wide(four<S>(delta + pa + 32 * c + 16 * n)); db[n] = wide(four<S>(delta + pb + 32 * c + 16 * n)); }
-    float acc[4][4] = {};
-#pragma unroll
-    for (int k = 0; k < 5; k++)
-#pragma unroll
-      for (int n = 0; n < 2; n++) {
-        uint32_t r[4];
-        ldsm4t(r, rs + (16 * k + (lane & 7) + ((lane >> 3) & 1) * 8) * KP + 32 * c + 16 * n + (lane >> 4) * 8);
-        mma(acc[2 * n], a[k][0], a[k][1], a[k][2], a[k][3], r[0], r[1]);
-        mma(acc[2 * n + 1], a[k][0], a[k][1], a[k][2], a[k][3], r[2], r[3]);
-      }
-#pragma unroll
-    for (int n = 0; n < 2; n++) {
-      float(&s)[4] = acc[2 * n]; float(&r)[4] = acc[2 * n + 1];
-      sq += put4(fresh + pa + 32 * c + 16 * n, make_float4(scale * da[n].x - eta * s[0], scale * da[n].y - eta * s[1],
-                                                           scale * da[n].z - eta * r[0], scale * da[n].w - eta * r[1]));
-      sq += put4(fresh + pb + 32 * c + 16 * n, make_float4(scale * db[n].x - eta * s[2], scale * db[n].y - eta * s[3],
-                                                           scale * db[n].z - eta * r[2], scale * db[n].w - eta * r[3]));
-    }
-  }
-#pragma unroll
-  for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
-  if (lane == 0) red[warp] = sq;
-  __syncthreads();
-  if (tid == 0) { float x = 0; for (int i = 0; i < 8; i++) x += red[i]; square[(size_t)user * gridDim.x + blockIdx.x] = x * (unit * unit); }
-}
-
-// ------------------------------------------------------------------------------------------------- recurrence
+// Blocks of a cluster. A store into another block's shared memory counts its bytes at that block's barrier.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -430,13 +70,509 @@ __device__ __forceinline__ void cluster_leave() {  // nobody leaves while others
 __device__ __forceinline__ uint32_t in_block(uint32_t a, int rank) {
   uint32_t b; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(b) : "r"(a), "r"(rank)); return b;
 }
-// A store into another block's shared memory that counts its bytes at that block's barrier.
 __device__ __forceinline__ void send(uint32_t to, uint32_t bar, uint32_t x) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(x), "r"(bar) : "memory");
 }
 __device__ __forceinline__ void send4(uint32_t to, uint32_t bar, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar) : "memory");
 }
+
+// Products of four warps (wgmma). A is in registers as mma has it, 16 rows a warp; B in shared memory, in squares of 8 x 8 numbers of 128 bytes
+// each, a row after another. `along` and `across` are the bytes from a square to the next one along the sum and across it. A square's rows
+// lie across; turned, along: so the same squares serve two products.
+__device__ __forceinline__ uint64_t squares_at(const void* p, int along, int across) {
+  return (uint64_t)((at(p) & 0x3ffff) >> 4) | (uint64_t)(along >> 4) << 16 | (uint64_t)(across >> 4) << 32;
+}
+__device__ __forceinline__ void wg_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wg_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void wg_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+template <int N> __device__ __forceinline__ void pin(float (&d)[N][4]) {  // what follows reads the sums after the wait, not before
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
+}
+__device__ __forceinline__ void shared_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#define FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define FOUR_OF_FOUR(i) FOUR(i), FOUR(i + 1), FOUR(i + 2), FOUR(i + 3)
+#define SUMS16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define SUMS32 SUMS16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define SUMS40 SUMS32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define SUMS48 SUMS40 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define MULTIPLY(NAME, N, TURNED, SUMS, A0, A1, A2, A3, B, ADD, ...) \
+  __device__ __forceinline__ void NAME(float (&d)[N / 8][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int add) { \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, " \
+                 "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, " #TURNED ";\n}" \
+                 : __VA_ARGS__ : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add)); \
+  }
+MULTIPLY(multiply, 32, 0, SUMS16, 16, 17, 18, 19, 20, 21, FOUR_OF_FOUR(0))
+MULTIPLY(multiply, 80, 0, SUMS40, 40, 41, 42, 43, 44, 45, FOUR_OF_FOUR(0), FOUR_OF_FOUR(4), FOUR(8), FOUR(9))
+MULTIPLY(multiply_turned, 32, 1, SUMS16, 16, 17, 18, 19, 20, 21, FOUR_OF_FOUR(0))
+MULTIPLY(multiply_turned, 64, 1, SUMS32, 32, 33, 34, 35, 36, 37, FOUR_OF_FOUR(0), FOUR_OF_FOUR(4))
+MULTIPLY(multiply_turned, 96, 1, SUMS48, 48, 49, 50, 51, 52, 53, FOUR_OF_FOUR(0), FOUR_OF_FOUR(4), FOUR_OF_FOUR(8))
+#endif
+
+typedef __nv_bfloat16 bf;
+#define T 80
+#define E 96
+#define H 256
+#define AHEAD 32  // about as many users are on the device at a time
+#define LN2 0.6931471805599453f
+#define LOG2E 1.4426950408889634f
+
+__device__ __forceinline__ float2 unpack(uint32_t x) { return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)); }
+__device__ __forceinline__ float quad(float x) {
+  x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2);
+}
+__device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + ex2(-LOG2E * x)); }
+__device__ __forceinline__ float tanh_(float x) { return 2.f * __fdividef(1.f, 1.f + ex2(-2.f * LOG2E * x)) - 1.f; }
+
+__device__ __forceinline__ float4 wide(uint2 x) {  // four float16 numbers
+  float2 a = __half22float2(*(half2*)&x.x), b = __half22float2(*(half2*)&x.y);
+  return make_float4(a.x, a.y, b.x, b.y);
+}
+// Eight numbers of a row, in order, as float32.
+__device__ __forceinline__ void wide8(float (&x)[8], const float* p) {
+  float4 a = *(const float4*)p, b = *(const float4*)(p + 4);
+  x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+}
+__device__ __forceinline__ void wide8(float (&x)[8], const half* p) {
+  uint4 v = *(const uint4*)p;
+  float4 a = wide(make_uint2(v.x, v.y)), b = wide(make_uint2(v.z, v.w));
+  x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+}
+// What float16 cannot hold is cut to its end.
+__device__ __forceinline__ void put8(float* p, const float (&x)[8]) {
+  *(float4*)p = make_float4(x[0], x[1], x[2], x[3]); *(float4*)(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
+__device__ __forceinline__ void put8(half* p, const float (&x)[8]) {
+  *(uint4*)p = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
+}
+
+// ------------------------------------------------------------------------------------------------- softmax, pass A
+// grid (splits, users), 128 threads: tiles of 64 rows of the table. meta: V, rows a split. Four warps multiply the first 64 tokens
+// together, each 16 of them with every row; of the last 16 tokens a warp sees its 16 rows of a tile, alone.
+template <typename S>
+__device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* delta, const float* scale_, const float* offset,
+                                       const int* meta, float* sums, float* means) {
+  constexpr int ROWS = 64, BESIDE = 160, BELOW = 12 * BESIDE;  // 32 bytes beside each square: to write two rows of four has no bank conflicts
+  unsigned char* es = raw;                       // [8][12] squares: normalised rows, eight of them and eight columns
+  S* ds = (S*)(raw + 8 * BELOW);                 // [64][E]: the next tile of delta
+  bf* ts = (bf*)(ds + ROWS * E);                 // [64][E]: and of theta
+  unsigned char* os = (unsigned char*)(ts + ROWS * E);  // [2][12] squares: the last 16 tokens
+  __shared__ __align__(8) uint64_t bar;
+  __shared__ float part[4][16];
+  const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
+  const int V = meta[0], rows = meta[1];
+  const int first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + ROWS - 1) / ROWS;
+  const float scale = scale_[user];
+  if (scale < 0) return;
+  if (tid == 0) { bar_init(&bar, 1); bar_ready(); }
+  __syncthreads();
+  auto fetch = [&](int t) {
+    const int v = first + ROWS * t, n = min(ROWS, last - v);
+    bar_expect(&bar, n * E * (int)(sizeof(S) + 2));
+    bulk(ds, delta + ((size_t)user * V + v) * E, n * E * (int)sizeof(S), &bar);
+    bulk(ts, theta + (size_t)v * E, n * E * 2, &bar);
+  };
+  if (tid == 0) fetch(0);
+  for (int i = tid; i < 16 * 12; i += 128)
+    *(uint4*)(os + (i & 8 ? 12 * 128 : 0) + (i >> 4) * 128 + 16 * (i & 7)) = *(const uint4*)(out + ((size_t)user * T + 64 + (i & 15)) * E + 8 * (i >> 4));
+  uint32_t a[6][4];
+  const bf* o = out + ((size_t)user * T + 16 * warp + g) * E + 2 * q;
+#pragma unroll
+  for (int s = 0; s < 6; s++) {
+    a[s][0] = *(const uint32_t*)(o + 16 * s); a[s][1] = *(const uint32_t*)(o + 8 * E + 16 * s);
+    a[s][2] = *(const uint32_t*)(o + 16 * s + 8); a[s][3] = *(const uint32_t*)(o + 8 * E + 16 * s + 8);
+  }
+  const float *of = offset + user * T, oa = -of[16 * warp + g], ob = -of[16 * warp + g + 8], oc = -of[64 + g], od = -of[72 + g];
+  const uint64_t for_scores = squares_at(es, BESIDE, BELOW), for_means = squares_at(es, BELOW, BESIDE);
+  float acc[12][4] = {}, own[12][4] = {};
+  float la = 0, lb = 0, lc = 0, ld = 0;
+#pragma unroll 1
+  for (int t = 0; t < tiles; t++) {
+    const int v0 = first + ROWS * t, n = min(ROWS, last - v0);
+    bar_wait(&bar, t & 1);
+#pragma unroll
+    for (int p = 0; p < 2; p++) {  // eight rows of a warp at once, four threads a row
+      const int block = 4 * p + warp, r = 8 * block + g;
+      float e[3][8], ss = 0;
+#pragma unroll
+      for (int j = 0; j < 3; j++) {
+        wide8(e[j], ds + r * E + 32 * j + 8 * q);
+        const uint4 th = *(const uint4*)(ts + r * E + 32 * j + 8 * q);
+        const float2 t0 = unpack(th.x), t1 = unpack(th.y), t2 = unpack(th.z), t3 = unpack(th.w);
+        e[j][0] = fmaf(scale, e[j][0], t0.x); e[j][1] = fmaf(scale, e[j][1], t0.y);
+        e[j][2] = fmaf(scale, e[j][2], t1.x); e[j][3] = fmaf(scale, e[j][3], t1.y);
+        e[j][4] = fmaf(scale, e[j][4], t2.x); e[j][5] = fmaf(scale, e[j][5], t2.y);
+        e[j][6] = fmaf(scale, e[j][6], t3.x); e[j][7] = fmaf(scale, e[j][7], t3.y);
+#pragma unroll
+        for (int w = 0; w < 8; w++) ss = fmaf(e[j][w], e[j][w], ss);
+      }
+      const float k = rsqrtf(fmaxf(quad(ss), 1e-24f));
+#pragma unroll
+      for (int j = 0; j < 3; j++) {
+        uint4 x = make_uint4(pack(e[j][0] * k, e[j][1] * k), pack(e[j][2] * k, e[j][3] * k),
+                             pack(e[j][4] * k, e[j][5] * k), pack(e[j][6] * k, e[j][7] * k));
+        if (r >= n) x = make_uint4(0, 0, 0, 0);  // what lies there may not be a number
+        *(uint4*)(es + block * BELOW + (4 * j + q) * BESIDE + 16 * g) = x;
+      }
+    }
+    shared_ready();
+    __syncthreads();
+    if (tid == 0 && t + 1 < tiles) fetch(t + 1);
+    auto tile = [&](bool partial) {
+      auto chances = [&](float (&x)[4], int c, float below, float above) {
+        x[0] = ex2(x[0] + below); x[1] = ex2(x[1] + below); x[2] = ex2(x[2] + above); x[3] = ex2(x[3] + above);
+        if (partial) {
+#pragma unroll
+          for (int i = 0; i < 4; i++) if (8 * c + 2 * q + (i & 1) >= n) x[i] = 0;
+        }
+      };
+      float sc[4][4];
+      uint32_t p[4][2];
+      {  // the last 16 tokens, with this warp's 16 rows
+        const unsigned char* base = es + 2 * warp * BELOW + (lane & 7) * 16;
+        const unsigned char* us = os + (lane & 8 ? 12 * 128 : 0) + (lane >> 4) * 128 + (lane & 7) * 16;
+        float s0[4] = {}, s1[4] = {};
+#pragma unroll
+        for (int k = 0; k < 3; k++) {
+          uint32_t r0[4], r1[4], u0[4], u1[4];
+          ldsm4(u0, us + 4 * k * 128); ldsm4(u1, us + (4 * k + 2) * 128);
+          ldsm4(r0, base + (4 * k + (lane >> 3)) * BESIDE);
+          ldsm4(r1, base + BELOW + (4 * k + (lane >> 3)) * BESIDE);
+          mma(s0, u0[0], u0[1], u0[2], u0[3], r0[0], r0[1]); mma(s1, u0[0], u0[1], u0[2], u0[3], r1[0], r1[1]);
+          mma(s0, u1[0], u1[1], u1[2], u1[3], r0[2], r0[3]); mma(s1, u1[0], u1[1], u1[2], u1[3], r1[2], r1[3]);
+        }
+        chances(s0, 2 * warp, oc, od); chances(s1, 2 * warp + 1, oc, od);
+        lc += (s0[0] + s0[1]) + (s1[0] + s1[1]); ld += (s0[2] + s0[3]) + (s1[2] + s1[3]);
+        const uint32_t p0 = pack(s0[0], s0[1]), p1 = pack(s0[2], s0[3]), p2 = pack(s1[0], s1[1]), p3 = pack(s1[2], s1[3]);
+#pragma unroll
+        for (int m = 0; m < 6; m++) {
+          uint32_t r[4];
+          ldsm4t(r, base + ((lane >> 3) & 1) * BELOW + (2 * m + (lane >> 4)) * BESIDE);
+          mma(own[2 * m], p0, p1, p2, p3, r[0], r[1]);
+          mma(own[2 * m + 1], p0, p1, p2, p3, r[2], r[3]);
+        }
+      }
+      wg_begin();
+#pragma unroll
+      for (int k = 0; k < 6; k++) multiply(sc, a[k][0], a[k][1], a[k][2], a[k][3], for_scores + k * (2 * BESIDE >> 4), k > 0);
+      wg_commit();
+#pragma unroll
+      for (int h = 0; h < 2; h++) {  // 32 rows, then the others: while the first are averaged, their scores are made
+        if (h) wg_wait<1>(); else wg_wait<0>();
+        pin(sc);
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+          chances(sc[c], 4 * h + c, oa, ob);
+          la += sc[c][0] + sc[c][1]; lb += sc[c][2] + sc[c][3];
+        }
+        if (h) wg_wait<0>();  // the first average has read `p`
+#pragma unroll
+        for (int c = 0; c < 4; c++) { p[c][0] = pack(sc[c][0], sc[c][1]); p[c][1] = pack(sc[c][2], sc[c][3]); }
+        wg_begin();
+        if (!h) {
+#pragma unroll
+          for (int k = 0; k < 6; k++) multiply(sc, a[k][0], a[k][1], a[k][2], a[k][3], for_scores + (4 * BELOW + k * 2 * BESIDE >> 4), k > 0);
+          wg_commit();
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++) multiply_turned(acc, p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1], for_means + (2 * h + k) * (2 * BELOW >> 4), 1);
+        wg_commit();
+      }
+      wg_wait<0>();
+      pin(acc);
+    };
+    if (n == ROWS) tile(false); else tile(true);
+    __syncthreads();
+  }
+  la = quad(la); lb = quad(lb); lc = quad(lc); ld = quad(ld);
+  const size_t place_ = (size_t)user * gridDim.x + blockIdx.x;
+  float* m = means + place_ * T * E + (16 * warp + g) * E + 2 * q;
+  float* all = (float*)raw;  // [4][16][E]: what each warp has of the last 16 tokens
+#pragma unroll
+  for (int n = 0; n < 12; n++) {
+    *(float2*)(m + 8 * n) = make_float2(acc[n][0], acc[n][1]);
+    *(float2*)(m + 8 * E + 8 * n) = make_float2(acc[n][2], acc[n][3]);
+    *(float2*)(all + (16 * warp + g) * E + 8 * n + 2 * q) = make_float2(own[n][0], own[n][1]);
+    *(float2*)(all + (16 * warp + g + 8) * E + 8 * n + 2 * q) = make_float2(own[n][2], own[n][3]);
+  }
+  if (q == 0) { sums[place_ * T + 16 * warp + g] = la; sums[place_ * T + 16 * warp + g + 8] = lb; part[warp][g] = lc; part[warp][g + 8] = ld; }
+  __syncthreads();
+  for (int i = tid; i < 16 * E; i += 128)
+    means[(place_ * T + 64) * E + i] = (all[i] + all[16 * E + i]) + (all[32 * E + i] + all[48 * E + i]);
+  if (tid < 16) sums[place_ * T + 64 + tid] = (part[0][tid] + part[1][tid]) + (part[2][tid] + part[3][tid]);
+}
+
+// ------------------------------------------------------------------------------------------------- softmax, pass B
+// grid (groups, users), 128 threads: four warps take 64 rows of the table at a time, 16 each. meta: V, rows a group. rate: eta.
+// A thread's numbers of 32 columns are 8q..8q+7, so that it reads and writes 16 bytes at once: in `hs` columns lie in that order.
+// Rows are multiplied as they are; their norms come in afterwards, a factor of each.
+template <typename S>
+__device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* theta, const S* delta, const float* scale_,
+                                       const float* level, const float* share, const int* targets, const int* inputs, const int* meta,
+                                       const float* rate, const float* unit_, S* fresh, float* square) {
+  constexpr int ROW = E * sizeof(S), STAGE = 16 * (ROW + 2 * E), BESIDE = 128, BELOW = 12 * BESIDE;
+  unsigned char* hs = raw;  // [10][12] squares: eight tokens, eight columns
+  __shared__ __align__(16) float lv[T], sh[T];
+  __shared__ __align__(16) int tg[T], in[T];
+  __shared__ float red[4];
+  __shared__ __align__(8) uint64_t bars[4][2];
+  const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
+  unsigned char* mine = raw + 10 * BELOW + warp * 2 * STAGE;  // this warp's next rows, twice
+  uint64_t* bar = bars[warp];
+  const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows);
+  const float scale = scale_[user], unit = unit_[user], eta = rate[0] / unit, keep = scale / unit;
+  if (scale < 0) return;
+  if (lane == 0) { bar_init(bar, 1); bar_init(bar + 1, 1); bar_ready(); }
+  __syncwarp();
+  auto fetch = [&](int v0, int s) {
+    if (lane == 0 && v0 < last) {
+      const int n = min(16, last - v0);
+      unsigned char* to = mine + s * STAGE;
+      bar_expect(bar + s, n * (ROW + 2 * E));
+      bulk(to, delta + ((size_t)user * V + v0) * E, n * ROW, bar + s);
+      bulk(to + 16 * ROW, theta + (size_t)v0 * E, n * 2 * E, bar + s);
+    }
+  };
+  fetch(first + 16 * warp, 0); fetch(first + 64 + 16 * warp, 1);
+  for (int i = tid; i < T * 12; i += 128) {  // columns 8c..8c+7 of token r
+    const int r = i / 12, c = i % 12;
+    const uint4 x = *(const uint4*)(out + ((size_t)user * T + r) * E + 8 * c);
+    unsigned char* to = hs + (r >> 3) * BELOW + 4 * (c >> 2) * BESIDE + 16 * (r & 7) + 4 * (c & 3);
+    *(uint32_t*)to = x.x; *(uint32_t*)(to + BESIDE) = x.y; *(uint32_t*)(to + 2 * BESIDE) = x.z; *(uint32_t*)(to + 3 * BESIDE) = x.w;
+  }
+  if (tid < T) {
+    // share * 2^(score - level) = 2^(score - level + log2 share): log2 0 is -inf, and 2^-inf is 0.
+    sh[tid] = share[user * T + tid] * LN2; lv[tid] = log2f(sh[tid]) - level[user * T + tid];
+    tg[tid] = targets[user * T + tid]; in[tid] = inputs[user * T + tid];
+  }
+  shared_ready();
+  __syncthreads();
+  const uint64_t for_scores = squares_at(hs, BESIDE, BELOW), for_slopes = squares_at(hs, BELOW, BESIDE);
+  int seen[6];  // words read and wanted of this lane
+#pragma unroll
+  for (int i = 0; i < 3; i++) { const int t = lane + 32 * i; seen[2 * i] = t < T ? tg[t] : -16; seen[2 * i + 1] = t < T ? in[t] : -16; }
+  float sq = 0;
+  int round = 0;
+#pragma unroll 1
+  for (int v = first; v < last; v += 64, round++) {
+    const int v0 = v + 16 * warp, s = round & 1, va = v0 + g, vb = va + 8;
+    const S* da_ = (const S*)(mine + s * STAGE) + g * E + 8 * q;
+    const bf* ta_ = (const bf*)(mine + s * STAGE + 16 * ROW) + g * E + 8 * q;
+    if (v0 < last) bar_wait(bar + s, (round >> 1) & 1);
+    uint32_t ea[12], eb[12];
+    float sa = 0, sb = 0;
+#pragma unroll
+    for (int m = 0; m < 3; m++) {
+      float x[8];
+      uint4 t = *(const uint4*)(ta_ + 32 * m);
+      wide8(x, da_ + 32 * m);
+      float2 t0 = unpack(t.x), t1 = unpack(t.y), t2 = unpack(t.z), t3 = unpack(t.w);
+      x[0] = fmaf(scale, x[0], t0.x); x[1] = fmaf(scale, x[1], t0.y); x[2] = fmaf(scale, x[2], t1.x); x[3] = fmaf(scale, x[3], t1.y);
+      x[4] = fmaf(scale, x[4], t2.x); x[5] = fmaf(scale, x[5], t2.y); x[6] = fmaf(scale, x[6], t3.x); x[7] = fmaf(scale, x[7], t3.y);
+#pragma unroll
+      for (int w = 0; w < 4; w++) { ea[4 * m + w] = pack(x[2 * w], x[2 * w + 1]); sa = fmaf(x[2 * w], x[2 * w], sa); sa = fmaf(x[2 * w + 1], x[2 * w + 1], sa); }
+      t = *(const uint4*)(ta_ + 8 * E + 32 * m);
+      wide8(x, da_ + 8 * E + 32 * m);
+      t0 = unpack(t.x), t1 = unpack(t.y), t2 = unpack(t.z), t3 = unpack(t.w);
+      x[0] = fmaf(scale, x[0], t0.x); x[1] = fmaf(scale, x[1], t0.y); x[2] = fmaf(scale, x[2], t1.x); x[3] = fmaf(scale, x[3], t1.y);
+      x[4] = fmaf(scale, x[4], t2.x); x[5] = fmaf(scale, x[5], t2.y); x[6] = fmaf(scale, x[6], t3.x); x[7] = fmaf(scale, x[7], t3.y);
+#pragma unroll
+      for (int w = 0; w < 4; w++) { eb[4 * m + w] = pack(x[2 * w], x[2 * w + 1]); sb = fmaf(x[2 * w], x[2 * w], sb); sb = fmaf(x[2 * w + 1], x[2 * w + 1], sb); }
+    }
+    __syncwarp();
+    float sc[10][4];
+    wg_begin();
+#pragma unroll
+    for (int k = 0; k < 6; k++) multiply(sc, ea[2 * k], eb[2 * k], ea[2 * k + 1], eb[2 * k + 1], for_scores + k * (2 * BESIDE >> 4), k > 0);
+    wg_commit();
+    const float ra = rsqrtf(fmaxf(quad(sa), 1e-24f)), rb = rsqrtf(fmaxf(quad(sb), 1e-24f));
+    bool mark = false;
+#pragma unroll
+    for (int i = 0; i < 6; i++) mark |= (unsigned)(seen[i] - v0) < 16u;
+    wg_wait<0>();
+    pin(sc);
+    // The dot product of a row with its gradient is the sum over tokens of error times score.
+    float da = 0, db = 0;
+    uint32_t pa[10], pb[10];
+#pragma unroll
+    for (int n = 0; n < 10; n++) {
+      const float2 l = *(const float2*)(lv + 8 * n + 2 * q);
+      const float e0 = ex2(fmaf(sc[n][0], ra, l.x)), e1 = ex2(fmaf(sc[n][1], ra, l.y));
+      const float e2 = ex2(fmaf(sc[n][2], rb, l.x)), e3 = ex2(fmaf(sc[n][3], rb, l.y));
+      da = fmaf(e0, sc[n][0], da); da = fmaf(e1, sc[n][1], da); db = fmaf(e2, sc[n][2], db); db = fmaf(e3, sc[n][3], db);
+      pa[n] = pack(e0, e1); pb[n] = pack(e2, e3);
+    }
+    float sl[12][4];
+    wg_begin();
+#pragma unroll
+    for (int k = 0; k < 5; k++) multiply_turned(sl, pa[2 * k], pb[2 * k], pa[2 * k + 1], pb[2 * k + 1], for_slopes + k * (2 * BELOW >> 4), k > 0);
+    wg_commit();
+    wg_wait<0>();
+    pin(sl);
+    // Targets and words read that are in these rows: rare, so one at a time.
+    if (__any_sync(~0u, mark)) {
+#pragma unroll 1
+      for (int w = 0; w < T; w += 32) {
+        const int i = w + lane;
+        unsigned read = __ballot_sync(~0u, i < T && (unsigned)(in[i < T ? i : 0] - v0) < 16u);
+        unsigned want = __ballot_sync(~0u, i < T && (unsigned)(tg[i < T ? i : 0] - v0) < 16u);
+        while (read | want) {
+          const bool first_ = read != 0;
+          const int t = w + __ffs(first_ ? read : want) - 1;
+          if (first_) read &= read - 1; else want &= want - 1;
+          const int r = (first_ ? in[t] : tg[t]) - v0;
+          if (g == (r & 7)) {
+            const bf* p = came + ((size_t)user * T + t) * E + 8 * q;
+            const unsigned char* h = hs + (t >> 3) * BELOW + 16 * (t & 7) + 4 * q;
+            const float k = first_ ? 1.f : -sh[t];
+#pragma unroll
+            for (int m = 0; m < 3; m++) {
+              uint4 u;
+              if (first_) u = *(const uint4*)(p + 32 * m);
+              else {
+                u.x = *(const uint32_t*)(h + (4 * m) * BESIDE); u.y = *(const uint32_t*)(h + (4 * m + 1) * BESIDE);
+                u.z = *(const uint32_t*)(h + (4 * m + 2) * BESIDE); u.w = *(const uint32_t*)(h + (4 * m + 3) * BESIDE);
+              }
+              const uint32_t us[4] = {u.x, u.y, u.z, u.w};
+#pragma unroll
+              for (int w_ = 0; w_ < 4; w_++) {
+                float2 y = unpack(us[w_]), x = unpack(r < 8 ? ea[4 * m + w_] : eb[4 * m + w_]);
+                y.x *= k; y.y *= k;
+                const float dot = x.x * y.x + x.y * y.y;
+                if (r < 8) { da += dot; sl[4 * m + w_][0] += y.x; sl[4 * m + w_][1] += y.y; }
+                else { db += dot; sl[4 * m + w_][2] += y.x; sl[4 * m + w_][3] += y.y; }
+              }
+            }
+          }
+        }
+      }
+      __syncwarp();
+    }
+    const float fa = eta * ra, fb = eta * rb, ka = fa * ra * (ra * quad(da)), kb = fb * rb * (rb * quad(db));
+    const size_t to = ((size_t)user * V + v0 + g) * E + 8 * q;
+#pragma unroll
+    for (int m = 0; m < 3; m++) {
+      float x[8];
+      wide8(x, da_ + 32 * m);
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        const float2 y = unpack(ea[4 * m + w]);
+        x[2 * w] = fmaf(keep, x[2 * w], fmaf(ka, y.x, -fa * sl[4 * m + w][0]));
+        x[2 * w + 1] = fmaf(keep, x[2 * w + 1], fmaf(ka, y.y, -fa * sl[4 * m + w][1]));
+      }
+      if (va < last) {
+        put8(fresh + to + 32 * m, x);
+#pragma unroll
+        for (int w = 0; w < 8; w++) sq = fmaf(x[w], x[w], sq);
+      }
+      wide8(x, da_ + 8 * E + 32 * m);
+#pragma unroll
+      for (int w = 0; w < 4; w++) {
+        const float2 y = unpack(eb[4 * m + w]);
+        x[2 * w] = fmaf(keep, x[2 * w], fmaf(kb, y.x, -fb * sl[4 * m + w][2]));
+        x[2 * w + 1] = fmaf(keep, x[2 * w + 1], fmaf(kb, y.y, -fb * sl[4 * m + w][3]));
+      }
+      if (vb < last) {
+        put8(fresh + to + 8 * E + 32 * m, x);
+#pragma unroll
+        for (int w = 0; w < 8; w++) sq = fmaf(x[w], x[w], sq);
+      }
+    }
+    __syncwarp();
+    fetch(v0 + 128, s);
+  }
+#pragma unroll
+  for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
+  if (lane == 0) red[warp] = sq;
+  __syncthreads();
+  if (tid == 0) square[(size_t)user * gridDim.x + blockIdx.x] = ((red[0] + red[1]) + (red[2] + red[3])) * (unit * unit);
+}
+
+// ------------------------------------------------------------------------------------------------- SGD of a plain weight
+// Eight stored numbers as they lie in memory.
+template <typename S> struct Eight;
+template <> struct Eight<half> { uint4 x; };
+template <> struct Eight<float> { float4 x, y; };
+__device__ __forceinline__ void take8(Eight<half>& to, const half* p) { to.x = *(const uint4*)p; }
+__device__ __forceinline__ void take8(Eight<float>& to, const float* p) { to.x = *(const float4*)p; to.y = *(const float4*)(p + 4); }
+__device__ __forceinline__ void wide8(float (&x)[8], const Eight<half>& v) { wide8(x, (const half*)&v.x); }
+__device__ __forceinline__ void wide8(float (&x)[8], const Eight<float>& v) { wide8(x, (const float*)&v.x); }
+
+// fresh = scale * delta - eta * leftT right. grid (R / 256, users), 256 threads, left [80, R], right [80, K]; a scale a block.
+// Four warps take 64 rows at a time, 64 or 32 columns of them. In `rs` columns lie as in pass B.
+template <typename S, int K>
+__device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* delta, const float* scale_, const float* rate, const float* unit_, S* fresh, float* square) {
+  constexpr int WIDE = K == 256 ? 64 : 32, STEPS = K / WIDE, SQUARE = 128, BELOW_L = 32 * SQUARE, BELOW_R = K / 8 * SQUARE;
+  unsigned char *ls = raw, *rs = raw + 10 * BELOW_L;  // [10][32] and [10][K / 8] squares: eight tokens, eight columns
+  __shared__ float red[8];
+  const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3, R = gridDim.x * 256;
+  const float unit = unit_[user], scale = scale_[user * gridDim.x + blockIdx.x] / unit, eta = rate[0] / unit;
+  if (scale < 0) return;
+  const size_t mine = ((size_t)user * R + blockIdx.x * 256 + 16 * warp + g) * K + 8 * q;
+  auto place_ = [&](int i) { return mine + (size_t)(i / STEPS) * 128 * K + (i % STEPS) * WIDE; };
+  Eight<S> next[WIDE / 32][2];
+  auto take = [&](int i) {
+    const S* p = delta + place_(i);
+#pragma unroll
+    for (int m = 0; m < WIDE / 32; m++) { take8(next[m][0], p + 32 * m); take8(next[m][1], p + 8 * K + 32 * m); }
+  };
+  take(0);
+#pragma unroll 5
+  for (int i = 0; i < 10; i++) {  // a warp: eight tokens, four times eight columns
+    const int c = 4 * warp + (lane >> 3), t = 8 * i + (lane & 7);
+    *(uint4*)(ls + i * BELOW_L + c * SQUARE + 16 * (lane & 7)) = *(const uint4*)(left + ((size_t)user * T + t) * R + blockIdx.x * 256 + 8 * c);
+  }
+#pragma unroll 5
+  for (int i = warp; i < 10 * (K / 32); i += 8) {
+    const int block = i / (K / 32), m = i % (K / 32), t = 8 * block + (lane & 7), c = lane >> 3;
+    const uint4 x = *(const uint4*)(right + ((size_t)user * T + t) * K + 32 * m + 8 * c);
+    unsigned char* to = rs + block * BELOW_R + 4 * m * SQUARE + 16 * (lane & 7) + 4 * c;
+    *(uint32_t*)to = x.x; *(uint32_t*)(to + SQUARE) = x.y; *(uint32_t*)(to + 2 * SQUARE) = x.z; *(uint32_t*)(to + 3 * SQUARE) = x.w;
+  }
+  shared_ready();
+  __syncthreads();
+  const uint64_t for_step = squares_at(rs, BELOW_R, SQUARE);
+  uint32_t a[5][4];
+  float sq = 0;
+#pragma unroll 1
+  for (int i = 0; i < 2 * STEPS; i++) {
+    if (i % STEPS == 0) {
+      const unsigned char* p = ls + (lane >> 4) * BELOW_L + (16 * (i / STEPS) + 2 * warp + ((lane >> 3) & 1)) * SQUARE + 16 * (lane & 7);
+#pragma unroll
+      for (int k = 0; k < 5; k++) ldsm4t(a[k], p + 2 * k * BELOW_L);
+    }
+    float acc[WIDE / 8][4];
+    wg_begin();
+#pragma unroll
+    for (int k = 0; k < 5; k++) multiply_turned(acc, a[k][0], a[k][1], a[k][2], a[k][3], for_step + ((i % STEPS) * (WIDE / 8) * SQUARE + 2 * k * BELOW_R >> 4), k > 0);
+    wg_commit();
+    Eight<S> now[WIDE / 32][2];
+#pragma unroll
+    for (int m = 0; m < WIDE / 32; m++) { now[m][0] = next[m][0]; now[m][1] = next[m][1]; }
+    if (i + 1 < 2 * STEPS) take(i + 1);
+    wg_wait<0>();
+    pin(acc);
+    S* to = fresh + place_(i);
+#pragma unroll
+    for (int m = 0; m < WIDE / 32; m++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float x[8];
+        wide8(x, now[m][h]);
+#pragma unroll
+        for (int w = 0; w < 8; w++) { x[w] = fmaf(scale, x[w], -eta * acc[4 * m + (w >> 1)][2 * h + (w & 1)]); sq = fmaf(x[w], x[w], sq); }
+        put8(to + 8 * h * K + 32 * m, x);
+      }
+  }
+#pragma unroll
+  for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
+  if (lane == 0) red[warp] = sq;
+  __syncthreads();
+  if (tid == 0) { float x = 0; for (int i = 0; i < 8; i++) x += red[i]; square[(size_t)user * gridDim.x + blockIdx.x] = x * (unit * unit); }
+}
+
+// ------------------------------------------------------------------------------------------------- recurrence
 
 // Eight recurrent weights in a row: theta + scale * delta, rounded to bf16.
 __device__ __forceinline__ uint4 blend(const float* d, const bf* th, float s) {
@@ -453,39 +589,45 @@ __device__ __forceinline__ uint4 blend(const half* d, const bf* th, float s) {
                     pack(fmaf(s, y.x, c.x), fmaf(s, y.y, c.y)), pack(fmaf(s, y.z, e.x), fmaf(s, y.w, e.y)));
 }
 
-// grid (4, users), clusters of 4, 256 threads. A block owns 64 hidden units; its 256 x 256 weights live in registers.
+// grid (4, users), clusters of 4, 256 threads, two blocks on a multiprocessor: one loads while the other waits. A block owns 64
+// hidden units; half of its 256 x 256 weights live in registers, half in shared memory, where each thread reads only its own.
 // Blocks send each other their part of the state. Two buffers are enough: a block sends step t + 1 only after it has all
 // of step t, and every block sends its part of step t only after all its warps have read step t - 1.
 template <typename S>
-__device__ __forceinline__ void recur_f(const bf* words, const float* bias, const bf* theta, const S* delta, const float* scale_, const bf* hidden, const float* cell, bf* gates, float* cells, bf* hiddens) {
+__device__ __forceinline__ void recur_f(const bf* words, const float* bias, const bf* theta, const S* delta, const float* scale_, const bf* hidden, const float* cell, bf* gates, float* cells, bf* before, bf* after) {
   __shared__ __align__(16) bf hb[2][8 * 288];
   __shared__ __align__(16) float zs[4][8][68];
   __shared__ __align__(8) uint64_t bars[2];
   const int user = blockIdx.y, rank = blockIdx.x, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
-  uint4 a[2][8][2];
+  constexpr int KEPT = 6;  // of the eight parts of a warp's first 16 rows; the others, and its last 16, are in shared memory
+  uint4 a[KEPT][2], *ws = (uint4*)raw + warp * 32 * 2 * (16 - KEPT) + lane;
   const S* w = delta + (size_t)user * 1024 * H;
   const float scale = scale_[4 * user + (warp >> 1)];  // of the gate that this warp's 32 rows belong to
   if (scale < 0) return;  // all four blocks of the cluster: it has one user
 #pragma unroll
-  for (int m = 0; m < 2; m++)
+  for (int m = 1; m >= 0; m--) {
+    const int lr = 32 * warp + 16 * m + g;
+    const size_t p = (size_t)((lr >> 6) * 256 + 64 * rank + (lr & 63)) * H + 8 * q;
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      int lr = 32 * warp + 16 * m + g + 8 * h;
-      const size_t p = (size_t)((lr >> 6) * 256 + 64 * rank + (lr & 63)) * H + 8 * q;
-#pragma unroll
-      for (int j = 0; j < 8; j++) a[m][j][h] = blend(w + p + 32 * j, theta + p + 32 * j, scale);
-      asm volatile("" ::: "memory");  // not all loads at once: there are no registers for them
+    for (int j = 0; j < 8; j++) {
+      const uint4 x = blend(w + p + 32 * j, theta + p + 32 * j, scale), y = blend(w + p + 8 * H + 32 * j, theta + p + 8 * H + 32 * j, scale);
+      const uint4 one = make_uint4(x.x, y.x, x.y, y.y), two = make_uint4(x.z, y.z, x.w, y.w);  // as mma takes them
+      const int to = m ? j : 8 + j - KEPT;
+      if (m || j >= KEPT) { ws[2 * to * 32] = one; ws[(2 * to + 1) * 32] = two; } else { a[j][0] = one; a[j][1] = two; }
+      if (j & 1) no_more_loads();  // not all loads at once: there are no registers for them
     }
+  }
   if (tid == 0) { bar_init(&bars[0], 1); bar_init(&bars[1], 1); bar_ready(); bar_expect(&bars[0], 4096); bar_expect(&bars[1], 4096); }
   *(uint4*)(&hb[0][warp * 288 + 8 * lane]) = *(const uint4*)(hidden + ((size_t)user * 8 + warp) * H + 8 * lane);
   const int unit = 64 * rank + 2 * lane;  // this thread's two units of lane `warp`
   float2 c = *(const float2*)(cell + ((size_t)user * 8 + warp) * H + unit);
-  bf* hd = hiddens + ((size_t)user * 11 * 8 + warp) * H + unit;
+  bf* bd = before + ((size_t)user * T + warp) * H + unit;
+  bf* hd = after + ((size_t)user * T + warp) * H + unit;
   float* cd = cells + ((size_t)user * 11 * 8 + warp) * H + unit;
   const bf* wd = words + ((size_t)user * T + warp) * 1024 + unit;
   bf* gd = gates + ((size_t)user * T + warp) * 1024 + unit;
   *(float2*)cd = c;
-  *(uint32_t*)hd = *(const uint32_t*)(hidden + ((size_t)user * 8 + warp) * H + unit);
+  *(uint32_t*)bd = *(const uint32_t*)(hidden + ((size_t)user * 8 + warp) * H + unit);
   if (tid < 4 && user + AHEAD < gridDim.y) soon(w + (size_t)AHEAD * 1024 * H + (size_t)(256 * tid + 64 * rank) * H, 64 * H * (int)sizeof(S));
   uint32_t wz[4], far[4], farbar[4];
   float2 bs[4];
@@ -507,11 +649,10 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
 #pragma unroll
     for (int j = 0; j < 8; j++) {
       uint4 b = *(const uint4*)(hp + 32 * j);
-#pragma unroll
-      for (int m = 0; m < 2; m++) {
-        mma(acc[m][0], a[m][j][0].x, a[m][j][1].x, a[m][j][0].y, a[m][j][1].y, b.x, b.y);
-        mma(acc[m][1], a[m][j][0].z, a[m][j][1].z, a[m][j][0].w, a[m][j][1].w, b.z, b.w);
-      }
+      const uint4 *c = ws + 2 * (8 + j - KEPT) * 32, *d = ws + 2 * j * 32;
+      const uint4 a0 = j < KEPT ? a[j < KEPT ? j : 0][0] : c[0], a1 = j < KEPT ? a[j < KEPT ? j : 0][1] : c[32], d0 = d[0], d1 = d[32];
+      mma(acc[0][0], a0.x, a0.y, a0.z, a0.w, b.x, b.y); mma(acc[0][1], a1.x, a1.y, a1.z, a1.w, b.z, b.w);
+      mma(acc[1][0], d0.x, d0.y, d0.z, d0.w, b.x, b.y); mma(acc[1][1], d1.x, d1.y, d1.z, d1.w, b.z, b.w);
     }
 #pragma unroll
     for (int m = 0; m < 2; m++) {
@@ -537,7 +678,8 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
 #pragma unroll
       for (int i = 0; i < 4; i++) wz[i] = *(const uint32_t*)(wd + (t + 1) * 8192 + 256 * i);
     }
-    *(uint32_t*)(hd + (t + 1) * 2048) = h;
+    *(uint32_t*)(hd + t * 2048) = h;
+    if (t < 9) *(uint32_t*)(bd + (t + 1) * 2048) = h;
     *(float2*)(cd + (t + 1) * 2048) = c;
     *(uint32_t*)(gd + t * 8192) = pack(gi.x, gi.y); *(uint32_t*)(gd + t * 8192 + 256) = pack(gf.x, gf.y);
     *(uint32_t*)(gd + t * 8192 + 512) = pack(gg.x, gg.y); *(uint32_t*)(gd + t * 8192 + 768) = pack(go.x, go.y);
@@ -547,39 +689,43 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
 
 // The way back. The sum over 4 x 256 gates runs in the order (pair of units, gate), so that a thread sends 16 bytes.
 template <typename S>
-__device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const float* cells, const bf* theta, const S* delta, const float* scale_, bf* slopes) {
+__device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const float* cells, const bf* theta, const S* delta, const float* scale_, bf* slopes, float* sums) {
   __shared__ __align__(16) bf zb[2][8 * 1056];
   __shared__ __align__(16) float part[4][8][68];
   __shared__ __align__(8) uint64_t bars[2];
   const int user = blockIdx.y, rank = blockIdx.x, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
   const int uh = warp & 1, kq = warp >> 1;  // which 32 of the block's units come out; which 64 units' gates go in
-  uint32_t a[8][4][4];
+  constexpr int KEPT = 4;  // of the eight parts of a warp's weights; the others are in shared memory
+  uint4 a[KEPT][4], *ws = (uint4*)raw + warp * 32 * 4 * (8 - KEPT) + lane;
   const S* w = delta + (size_t)user * 1024 * H;
   const float4 scales = *(const float4*)(scale_ + 4 * user);  // a gate each
   const float scale[4] = {scales.x, scales.y, scales.z, scales.w};
   if (scale[0] < 0) return;  // all four blocks of the cluster: it has one user
+  if (tid == 0) { bar_init(&bars[0], 1); bar_init(&bars[1], 1); bar_ready(); bar_expect(&bars[0], 16384); bar_expect(&bars[1], 16384); }
 #pragma unroll
-  for (int s = 0; s < 8; s++)
+  for (int s = 7; s >= 0; s--) {
+    uint4 x[4];
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const size_t p = (size_t)(256 * j + 64 * kq + 8 * s + g) * H + 64 * rank + 32 * uh + 8 * q;
-      uint4 x = blend(w + p, theta + p, scale[j]);
-      a[s][j][0] = x.x; a[s][j][1] = x.y; a[s][j][2] = x.z; a[s][j][3] = x.w;
+      x[j] = blend(w + p, theta + p, scale[j]);
     }
-  if (tid == 0) { bar_init(&bars[0], 1); bar_init(&bars[1], 1); bar_ready(); bar_expect(&bars[0], 16384); bar_expect(&bars[1], 16384); }
 #pragma unroll
-  for (int s = 0; s < 8; s++)
+    for (int j = 0; j < 4; j++) x[j] = make_uint4(movm(x[j].x), movm(x[j].y), movm(x[j].z), movm(x[j].w));
 #pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-      for (int c = 0; c < 4; c++) a[s][j][c] = movm(a[s][j][c]);
+    for (int j = 0; j < 2; j++) {  // as mma takes them
+      const uint4 &y = x[2 * j], &z = x[2 * j + 1], one = make_uint4(y.x, y.y, z.x, z.y), two = make_uint4(y.z, y.w, z.z, z.w);
+      if (s >= KEPT) { ws[(4 * (s - KEPT) + j) * 32] = one; ws[(4 * (s - KEPT) + 2 + j) * 32] = two; } else { a[s][j] = one; a[s][2 + j] = two; }
+    }
+    if (!(s & 1)) no_more_loads();
+  }
   if (tid < 4 && user + AHEAD < gridDim.y) soon(w + (size_t)AHEAD * 1024 * H + (size_t)(256 * rank + 64 * tid) * H, 64 * H * (int)sizeof(S));
   const int unit = 64 * rank + 2 * lane;
   const bf* gd = gates + ((size_t)user * T + warp) * 1024 + unit;
   const float* cd = cells + ((size_t)user * 11 * 8 + warp) * H + unit;
   const bf* ad = above + ((size_t)user * T + warp) * H + unit;
   bf* sd = slopes + ((size_t)user * T + warp) * 1024 + unit;
-  float2 dh = make_float2(0, 0), dc = make_float2(0, 0);
+  float2 dh = make_float2(0, 0), dc = make_float2(0, 0), total[4] = {};
   uint32_t gz[4], up, far[4], farbar[4];
   float2 cn = *(const float2*)(cd + 10 * 2048), cp = *(const float2*)(cd + 9 * 2048);
 #pragma unroll
@@ -607,6 +753,9 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
     }
     *(uint32_t*)(sd + t * 8192) = z0; *(uint32_t*)(sd + t * 8192 + 256) = z1;
     *(uint32_t*)(sd + t * 8192 + 512) = z2; *(uint32_t*)(sd + t * 8192 + 768) = z3;
+    const float2 y0 = unpack(z0), y1 = unpack(z1), y2 = unpack(z2), y3 = unpack(z3);
+    total[0].x += y0.x; total[0].y += y0.y; total[1].x += y1.x; total[1].y += y1.y;
+    total[2].x += y2.x; total[2].y += y2.y; total[3].x += y3.x; total[3].y += y3.y;
     if (t == 0) break;
     cn = cp; cp = *(const float2*)(cd + (t - 1) * 2048);
 #pragma unroll
@@ -621,8 +770,9 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
       uint4 v = *(const uint4*)(zp + 32 * s);
 #pragma unroll
       for (int m = 0; m < 2; m++) {
-        mma(acc[m][0], a[s][0][2 * m], a[s][0][2 * m + 1], a[s][1][2 * m], a[s][1][2 * m + 1], v.x, v.y);
-        mma(acc[m][1], a[s][2][2 * m], a[s][2][2 * m + 1], a[s][3][2 * m], a[s][3][2 * m + 1], v.z, v.w);
+        const uint4* c = ws + (4 * (s - KEPT) + 2 * m) * 32;
+        const uint4 a0 = s < KEPT ? a[s < KEPT ? s : 0][2 * m] : c[0], a1 = s < KEPT ? a[s < KEPT ? s : 0][2 * m + 1] : c[32];
+        mma(acc[m][0], a0.x, a0.y, a0.z, a0.w, v.x, v.y); mma(acc[m][1], a1.x, a1.y, a1.z, a1.w, v.z, v.w);
       }
     }
 #pragma unroll
@@ -636,11 +786,21 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
     float2 p2 = *(float2*)&part[2][warp][2 * lane], p3 = *(float2*)&part[3][warp][2 * lane];
     dh = make_float2((p0.x + p1.x) + (p2.x + p3.x), (p0.y + p1.y) + (p2.y + p3.y));
   }
+  // The sums over tokens: of ten steps in each thread, of eight lanes here.
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 4; i++) *(float2*)&part[i][warp][2 * lane] = total[i];
+  __syncthreads();
+  const int gate = tid >> 6, of = tid & 63;
+  float x = 0;
+#pragma unroll
+  for (int i = 0; i < 8; i++) x += part[gate][i][of];
+  sums[(size_t)user * 1024 + 256 * gate + 64 * rank + of] = x;
   cluster_leave();
 }
 
 typedef STORED S;
-extern "C" __global__ void __launch_bounds__(160, 3) head_a_(const bf* out, const bf* theta, const S* delta, const float* scale,
+extern "C" __global__ void __launch_bounds__(128, 3) head_a_(const bf* out, const bf* theta, const S* delta, const float* scale,
     const float* offset, const int* meta, float* sums, float* means) {
   head_a<S>(out, theta, delta, scale, offset, meta, sums, means);
 }
@@ -649,7 +809,7 @@ extern "C" __global__ void __launch_bounds__(128, 3) head_b_(const bf* out, cons
     const float* rate, const float* unit, S* fresh, float* square) {
   head_b<S>(out, came, theta, delta, scale, level, share, targets, inputs, meta, rate, unit, fresh, square);
 }
-extern "C" __global__ void __launch_bounds__(256, 3) sgd256_(const bf* left, const bf* right, const S* delta, const float* scale,
+extern "C" __global__ void __launch_bounds__(256, 2) sgd256_(const bf* left, const bf* right, const S* delta, const float* scale,
     const float* rate, const float* unit, S* fresh, float* square) {
   sgd<S, 256>(left, right, delta, scale, rate, unit, fresh, square);
 }
@@ -657,11 +817,11 @@ extern "C" __global__ void __launch_bounds__(256, 3) sgd96_(const bf* left, cons
     const float* rate, const float* unit, S* fresh, float* square) {
   sgd<S, 96>(left, right, delta, scale, rate, unit, fresh, square);
 }
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 1) recur_f_(const bf* words, const float* bias,
-    const bf* theta, const S* delta, const float* scale, const bf* hidden, const float* cell, bf* gates, float* cells, bf* hiddens) {
-  recur_f<S>(words, bias, theta, delta, scale, hidden, cell, gates, cells, hiddens);
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 2) recur_f_(const bf* words, const float* bias,
+    const bf* theta, const S* delta, const float* scale, const bf* hidden, const float* cell, bf* gates, float* cells, bf* before, bf* after) {
+  recur_f<S>(words, bias, theta, delta, scale, hidden, cell, gates, cells, before, after);
 }
-extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 1) recur_b_(const bf* above, const bf* gates,
-    const float* cells, const bf* theta, const S* delta, const float* scale, bf* slopes) {
-  recur_b<S>(above, gates, cells, theta, delta, scale, slopes);
+extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 2) recur_b_(const bf* above, const bf* gates,
+    const float* cells, const bf* theta, const S* delta, const float* scale, bf* slopes, float* sums) {
+  recur_b<S>(above, gates, cells, theta, delta, scale, slopes, sums);
 }

@@ -62,8 +62,8 @@ class Products(NamedTuple):
     scores: Callable  # outputs, table, Δ, scale, offset -> Σ exp2, Σ exp2 · row, what it keeps for the next
     step_table: Callable  # ..., what was kept -> new Δ of the table, its squares
     step: Callable  # left, right, Δ, step -> Δ stepped by leftᵀ right, the squares of each group of rows
-    read: Callable  # the recurrence; its scale is [users, gates]
-    read_back: Callable  # its gradient
+    read: Callable  # the recurrence; its scale is [users, gates] -> gates, cells, the state before and after each token
+    read_back: Callable  # its gradient -> that of the gates, and its sum over tokens
     name: str = "kernels"
 
     def train(
@@ -135,12 +135,12 @@ def train_users(
 
         # Forwards.
         words = rows(inputs).astype(kind)
-        gates, cells, hiddens = products.read(
+        gates, cells, before, after = products.read(
             jnp.einsum("ute,uge->utg", words, word).reshape(count, update.unroll, lanes, 4 * width), bias, recurrent,
             stored.hidden, scale.gates, hidden, cell,
         )  # fmt: skip
-        after = hiddens[:, 1:].reshape(count, tokens_a_step, width)
-        before = hiddens[:, :-1].reshape(count, tokens_a_step, width)
+        new_hidden_state = after[:, -1]
+        before, after = (part.reshape(count, tokens_a_step, width) for part in (before, after))
         outputs = multiply("uth,uhe->ute", after, projection) + projection_bias[:, None]
         outputs = (outputs / LN2).astype(kind)
         offset = offset_of(outputs)
@@ -153,7 +153,7 @@ def train_users(
         gradient = (mean / total[..., None] - wanted) * share[..., None]
         narrow = gradient.astype(kind)
         above = jnp.einsum("ute,uhe->uth", narrow, projection).reshape(count, update.unroll, lanes, width)
-        gradients = products.read_back(above, gates, cells, recurrent, stored.hidden, scale.gates)
+        gradients, of_gates = products.read_back(above, gates, cells, recurrent, stored.hidden, scale.gates)
         gradients = gradients.reshape(count, tokens_a_step, 4 * width)
         of_words = jnp.einsum("utg,uge->ute", gradients, word)
         new_table, of_table = products.step_table(
@@ -168,11 +168,11 @@ def train_users(
         )
 
         def step_bias(scale: Array, bias: Array, gradient: Array) -> Array:
-            new = by_row(scale, bias) - update.learning_rate * jnp.sum(gradient.astype(jnp.float32), axis=1)
+            new = by_row(scale, bias) - update.learning_rate * gradient
             return jnp.where(active[:, None], new, bias)
 
-        new_bias = step_bias(unscaled.gate_biases, stored.bias, gradients)
-        new_projection_bias = step_bias(unscaled.projection_bias, stored.projection_bias, gradient)
+        new_bias = step_bias(unscaled.gate_biases, stored.bias, of_gates)
+        new_projection_bias = step_bias(unscaled.projection_bias, stored.projection_bias, jnp.sum(gradient, axis=1))
         of_bias = jnp.sum(jnp.square(new_bias).reshape(count, GATES, width), axis=-1)
         of_projection_bias = jnp.sum(jnp.square(new_projection_bias), axis=-1, keepdims=True)
         squares = Scales(of_table, of_word + of_hidden, of_bias, of_projection, of_projection_bias).by_layer()
@@ -184,7 +184,7 @@ def train_users(
         return (
             Parts(new_table, new_word, new_hidden, new_bias, new_projection, new_projection_bias),
             jnp.where(active[:, None], new_clip, clip),
-            hiddens[:, -1],
+            new_hidden_state,
             cells[:, -1],
             cut | (active[:, None] & ~within),
             jnp.where(jnp.sum(mask, axis=1) > 0, length_now, length),
@@ -368,7 +368,7 @@ def gate_gradients(
 
 def _read(
     words: Array, bias: Array, recurrent: Array, delta: Array, scale: Array, hidden: Array, cell: Array
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, Array, Array, Array]:
     weight = (recurrent.astype(jnp.float32) + by_row(scale, delta)).astype(words.dtype)
     gates, cells, hiddens = [], [cell], [hidden]
     for time in range(words.shape[1]):
@@ -377,10 +377,12 @@ def _read(
         cells.append(f * cells[-1] + i * g)
         hiddens.append((o * jnp.tanh(cells[-1])).astype(words.dtype))
         gates.append(jnp.concatenate([i, f, g, o], axis=-1).astype(words.dtype))
-    return jnp.stack(gates, 1), jnp.stack(cells, 1), jnp.stack(hiddens, 1)
+    return jnp.stack(gates, 1), jnp.stack(cells, 1), jnp.stack(hiddens[:-1], 1), jnp.stack(hiddens[1:], 1)
 
 
-def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array) -> Array:
+def _read_back(
+    above: Array, gates: Array, cells: Array, recurrent: Array, delta: Array, scale: Array
+) -> tuple[Array, Array]:
     weight = (recurrent.astype(jnp.float32) + by_row(scale, delta)).astype(gates.dtype)
     gradients, of_hidden, of_cell = [], jnp.zeros_like(cells[:, 0]), jnp.zeros_like(cells[:, 0])
     for time in reversed(range(gates.shape[1])):
@@ -391,7 +393,8 @@ def _read_back(above: Array, gates: Array, cells: Array, recurrent: Array, delta
         gradient = gradient.astype(gates.dtype)
         of_hidden = jnp.einsum("ulg,ugh->ulh", gradient, weight, preferred_element_type=jnp.float32)
         gradients.append(gradient)
-    return jnp.stack(gradients[::-1], 1)
+    gradients = jnp.stack(gradients[::-1], 1)
+    return gradients, jnp.sum(gradients.astype(jnp.float32), axis=(1, 2))
 
 
 def plain_products(kind: Any = jnp.float32, stored: Any = jnp.float32) -> Products:

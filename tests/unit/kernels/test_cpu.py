@@ -64,13 +64,14 @@ def test_the_recurrence_and_its_gradient_are_those_of_the_plain_products():
     words, bias = normal(1, 1, TIME, LANES, 4 * HIDDEN), normal(2, 1, 4 * HIDDEN)
     recurrent, delta, scale = normal(3, 4 * HIDDEN, HIDDEN), normal(4, 1, 4 * HIDDEN, HIDDEN), jnp.full((1, 4), 0.7)
     hidden, cell = normal(5, 1, LANES, HIDDEN), normal(6, 1, LANES, HIDDEN)
-    expected = PLAIN.read(words, bias, recurrent, delta, scale, hidden, cell)
+    gates, cells, before, after = PLAIN.read(words, bias, recurrent, delta, scale, hidden, cell)
     weight = recurrent + 0.7 * delta[0]
-    assert_close([part[None] for part in read(words[0] + bias[0], weight, hidden[0], cell[0])], expected)
-    gates, cells, _ = expected
+    expected = gates, cells, jnp.concatenate([before, after[:, -1:]], axis=1)
+    assert_close([part[None] for part in read(words[0] + bias[0], weight, hidden[0], cell[0])], list(expected))
     above = normal(7, 1, TIME, LANES, HIDDEN)
-    expected = PLAIN.read_back(above, gates, cells, recurrent, delta, scale)
+    expected, sums = PLAIN.read_back(above, gates, cells, recurrent, delta, scale)
     assert_close(read_back(above[0], gates[0], cells[0], weight)[None], expected)
+    assert_close(sums, jnp.sum(expected, axis=(1, 2)))
 
 
 def test_the_gradients_of_the_gates_are_those_of_jax():
