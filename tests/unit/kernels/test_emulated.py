@@ -1,0 +1,168 @@
+"""The CUDA kernels against their plain twins without a GPU: their source, compiled for this CPU.
+
+`emulated_cuda.h` has what they write in assembler. So this shows which numbers they multiply and where they put them,
+and that no thread waits for another in vain. Speed, and the order of what runs by itself, only a GPU shows: see
+`test_cuda.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sottovoce.kernels import cuda, lstm_users
+from sottovoce.kernels.lstm_users import Step, offset_of
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
+
+USERS, WORDS, TOKENS, SIZE, HIDDEN = 3, 733, 80, 96, 256  # 733: the last tile of a table is not full
+FINISHED = 1  # the user who has
+BLOCKS_OF_A_CLUSTER = {"recur_f": 4, "recur_b": 4}
+
+RUN = """
+import ctypes, sys
+import numpy as np
+
+arrays = [np.array(each) for each in np.load("arrays.npz").values()]
+for pair in filter(None, sys.argv[2].split(",")):
+    one, other = map(int, pair.split("="))
+    arrays[other] = arrays[one]  # stepped in place
+places = (ctypes.c_void_p * len(arrays))(*[each.ctypes.data for each in arrays])
+*sizes, memory, blocks = map(int, sys.argv[3:])
+getattr(ctypes.CDLL("./kernels.so"), sys.argv[1])(places, *sizes, ctypes.c_long(memory), blocks)
+np.savez("arrays.npz", *arrays)
+"""
+
+
+@pytest.fixture(scope="module", params=[jnp.float16, jnp.float32], ids=["float16", "float32"])
+def kind(request, tmp_path_factory):
+    """The kind of the updates between steps. While it is in use, the kernels run here."""
+    source = Path(cuda.__file__).with_name("lstm.cu")
+    stored = {jnp.float16: "half", jnp.float32: "float"}[request.param]
+    lines = ["#define EMULATED", f"#define STORED {stored}", f'#include "{source}"']
+    for name, parameters in re.findall(r'extern "C" [^{]*?(\w+)\(([^()]*)\) \{', source.read_text(encoding="utf-8")):
+        kinds = [re.sub(r"\w+$", "", parameter.strip()) for parameter in parameters.split(",")]
+        given = ", ".join(f"({each})p[{place}]" for place, each in enumerate(kinds))
+        lines.append(
+            f'extern "C" void run_{name}(void** p, int width, int height, int threads, long bytes, int blocks) {{'
+            f" launch(width, height, threads, bytes, blocks, [=] {{ {name}({given}); }}); }}"
+        )
+    folder = tmp_path_factory.mktemp("emulated")
+    (folder / "kernels.cpp").write_text("\n".join(lines), encoding="utf-8")
+    flags = [
+        "-std=c++20",
+        "-O1",
+        "-w",
+        "-fPIC",
+        "-shared",
+        "-pthread",
+        "-fno-strict-aliasing",
+        "-fno-gnu-unique",
+        f"-I{Path(__file__).parent}",
+    ]
+    subprocess.run(["g++", *flags, "kernels.cpp", "-o", "kernels.so"], cwd=folder, check=True)
+
+    def run(name, delta, warps, memory, grid, inputs, outputs, in_place=None):
+        arrays = [np.array(each) for each in inputs]
+        results = [np.full(each.shape, np.nan, each.dtype) for each in outputs]
+        np.savez(folder / "arrays.npz", *[each.reshape(-1).view(np.uint8) for each in [*arrays, *results]])
+        same = [f"{place}={len(arrays) + result}" for place, result in (in_place or {}).items()]
+        numbers = [*grid, 32 * warps, memory, BLOCKS_OF_A_CLUSTER.get(name, 1)]
+        # In a process of its own, which a kernel that goes wrong may end.
+        command = [sys.executable, "-c", RUN, f"run_{name}_", ",".join(same), *map(str, numbers)]
+        subprocess.run(command, cwd=folder, check=True, timeout=200)
+        after = list(np.load(folder / "arrays.npz").values())[len(arrays) :]
+        return [
+            jnp.asarray(found.view(each.dtype).reshape(each.shape)) for found, each in zip(after, results, strict=True)
+        ]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cuda, "_run", run)
+        yield request.param
+
+
+def normal(seed, *shape, kind=jnp.bfloat16, size=1.0):
+    return (size * jax.random.normal(jax.random.key(seed), shape)).astype(kind)
+
+
+def scales(groups=0):
+    """One for each user, or for each of their groups of rows; below 0 for the user who has finished."""
+    found = (0.02 * jnp.linspace(1, 2, USERS * max(1, groups))).reshape(USERS, *[groups] * bool(groups))
+    return found.at[FINISHED].set(-1.0)
+
+
+def step_of(kind, scale):
+    return Step(scale, jnp.full(USERS, 2.0**-6 if kind == jnp.float16 else 1.0), 0.5)
+
+
+def assert_same(one, other, relative):
+    """Closer than `relative` of all numbers together, but for the user who has finished."""
+    users = [user for user in range(USERS) if user != FINISHED]
+    for ours, theirs in zip(one, other, strict=True):
+        ours, theirs = (np.asarray(each, np.float64)[users] for each in (ours, theirs))
+        assert ours.shape == theirs.shape
+        assert np.linalg.norm(ours - theirs) <= relative * np.linalg.norm(theirs)
+
+
+def table(kind):
+    return (
+        normal(1, USERS, TOKENS, SIZE, size=3.0),
+        normal(2, WORDS, SIZE, size=0.1),
+        normal(3, USERS, WORDS, SIZE, kind=kind),
+    )
+
+
+def test_the_softmax_is_that_of_the_plain_products(kind):
+    outputs, received, delta = table(kind)
+    given = outputs, received, delta, scales(), offset_of(outputs)
+    assert_same(cuda._scores(*given)[:2], lstm_users._scores(*given)[:2], 1e-3)
+
+
+def test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(kind):
+    outputs, received, delta = table(kind)
+    step, offset = step_of(kind, scales()), offset_of(outputs)
+    level = offset + jnp.log2(lstm_users._scores(outputs, received, delta, abs(scales()), offset)[0])
+    share = jnp.where(jnp.arange(TOKENS) < 70, 1 / 70, 0.0) * jnp.ones((USERS, 1))
+    ids = jax.random.randint(jax.random.key(5), (2, USERS, TOKENS), 0, WORDS)
+    given = outputs, normal(4, USERS, TOKENS, SIZE, size=0.01), received, delta, level, share, *ids, step, None
+    (new, squares), (expected, expected_squares) = cuda._step_table(*given), lstm_users._step_table(*given)
+    assert_same([squares], [expected_squares], 1e-3)
+    np.testing.assert_array_equal(new[FINISHED], delta[FINISHED])
+
+    def change(stored):
+        stored = np.asarray(stored, np.float64) * np.asarray(step.unit, np.float64)[:, None, None]
+        return stored - np.asarray(scales(), np.float64)[:, None, None] * np.asarray(delta, np.float64)
+
+    assert_same([change(new)], [change(expected)], 0.01)  # of bfloat16 numbers, rounded before or after they are scaled
+
+
+@pytest.mark.parametrize(("height", "width"), [(4 * HIDDEN, HIDDEN), (4 * HIDDEN, SIZE), (HIDDEN, SIZE)])
+def test_a_step_of_a_weight_and_its_squares_are_those_of_the_plain_products(kind, height, width):
+    left, right = normal(1, USERS, TOKENS, height, size=0.1), normal(2, USERS, TOKENS, width)
+    delta, step = normal(3, USERS, height, width, kind=kind), step_of(kind, scales(height // HIDDEN))
+    (new, squares), expected = cuda._step(left, right, delta, step), lstm_users._step(left, right, delta, step)
+    assert_same((new, squares), expected, 1e-4)
+    np.testing.assert_array_equal(new[FINISHED], delta[FINISHED])
+
+
+def test_the_recurrence_and_its_gradient_are_those_of_the_plain_products(kind):
+    words, bias = (
+        normal(1, USERS, 10, 8, 4 * HIDDEN, size=0.7),
+        normal(2, USERS, 4 * HIDDEN, kind=jnp.float32, size=0.3),
+    )
+    recurrent, delta = normal(3, 4 * HIDDEN, HIDDEN, size=0.06), normal(4, USERS, 4 * HIDDEN, HIDDEN, kind=kind)
+    hidden, cell = normal(5, USERS, 8, HIDDEN, size=0.3), normal(6, USERS, 8, HIDDEN, kind=jnp.float32, size=0.4)
+    given = words, bias, recurrent, delta, scales(4), hidden, cell
+    expected = lstm_users._read(*given)
+    assert_same(cuda._read(*given), expected, 1e-3)
+    gates, cells, *_ = expected
+    given = normal(7, USERS, 10, 8, HIDDEN, size=0.01), gates, cells, recurrent, delta, scales(4)
+    assert_same(cuda._read_back(*given), lstm_users._read_back(*given), 1e-3)
