@@ -26,7 +26,7 @@ from sottovoce.kernels.lstm_users import LN2, Step, unit_of
 from sottovoce.local.objective import Batch, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
-from sottovoce.models.head import tables_of, unit_rows
+from sottovoce.models.head import aligned, tables_of, unit_rows
 from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
 
 
@@ -422,7 +422,7 @@ def _all_rows(table: Table) -> tuple[Array, Array, Array]:
 
 
 def _logits(outputs: Array, rows: Array, bias: Array | None) -> Array:
-    logits = jnp.einsum("ute,uve->utv", outputs, rows, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("ute,uve->utv", aligned(outputs), rows, preferred_element_type=jnp.float32)
     return logits if bias is None else logits + bias[:, None]
 
 
@@ -436,18 +436,19 @@ def _other_chances(table: Table, target: Target) -> Array:
 
 def _other_logits(received: Array, unit: bool, outputs: Array, bias: Array | None) -> Array:
     rows = received.astype(jnp.float32)
-    rows = (unit_rows(rows) if unit else rows).astype(outputs.dtype)
-    logits = jnp.einsum("ute,ve->utv", outputs, rows, preferred_element_type=jnp.float32)
+    rows = aligned((unit_rows(rows) if unit else rows).astype(outputs.dtype))
+    logits = jnp.einsum("ute,ve->utv", aligned(outputs), rows, preferred_element_type=jnp.float32)
     return logits if bias is None else logits + bias
 
 
 def _scores(outputs: Array, table: Table, target: Target) -> Scores:
-    rows = _all_rows(table)[1].astype(outputs.dtype)
+    rows = aligned(_all_rows(table)[1].astype(outputs.dtype))
     logits = _logits(outputs, rows, table.bias)
     level = _level(logits)
 
     def mean_row(chances: Array) -> Array:
-        return jnp.einsum("utv,uve->ute", chances.astype(rows.dtype), rows, preferred_element_type=jnp.float32)
+        mean = jnp.einsum("utv,uve->ute", chances.astype(rows.dtype), rows, preferred_element_type=jnp.float32)
+        return mean[..., : outputs.shape[-1]]
 
     other = None if target.outputs is None else mean_row(_other_chances(table, target))
     return Scores(level, mean_row(jnp.exp2(logits - level[..., None])), other)
@@ -457,14 +458,14 @@ def _step_table(
     outputs: Array, table: Table, target: Target, level: Array, step: Step
 ) -> tuple[Array, Array, Array | None]:
     change, rows, inverse = _all_rows(table)
-    logits = _logits(outputs, rows.astype(outputs.dtype), table.bias)
+    logits = _logits(outputs, aligned(rows.astype(outputs.dtype)), table.bias)
     errors = jnp.exp2(logits - level[..., None])
     errors = errors - target.user_share * (target.tokens[..., None] == jnp.arange(rows.shape[1]))
     if target.outputs is not None:
         errors = errors - (1 - target.user_share) * _other_chances(table, target)
     errors = errors * target.share[..., None]
     narrow = (errors * LN2).astype(outputs.dtype)
-    gradient = jnp.einsum("utv,ute->uve", narrow, outputs).astype(jnp.float32)
+    gradient = jnp.einsum("utv,ute->uve", narrow, aligned(outputs)).astype(jnp.float32)[..., : outputs.shape[-1]]
     if table.unit:
         gradient = inverse * (gradient - rows * jnp.sum(rows * gradient, -1, keepdims=True))
     new = change - step.learning_rate * gradient

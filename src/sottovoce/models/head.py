@@ -36,10 +36,20 @@ def tables_of(model: Any) -> Tables | None:
     return model.tables() if len(owners) == 1 and None not in owners else None
 
 
+def aligned(x: Float[Array, "*any size"]) -> Float[Array, "*any aligned"]:
+    """Rows of bfloat16 numbers with zeros added, so that each begins at 16 bytes: fast products need it."""
+    short = -x.shape[-1] % 8 if x.dtype == jnp.bfloat16 else 0
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]) if short else x
+
+
 def multiply(x: Float[Array, "*any inputs"], weight: Any) -> Float[Array, "*any outputs"]:
-    """x @ weight.T, in float32; of a weight in bfloat16 the product is of bfloat16 numbers, its sums in float32."""
+    """x @ weight.T, in float32; of a weight in bfloat16 the product is of bfloat16 numbers, its sums in float32.
+
+    Such a weight may be `aligned`.
+    """
     if getattr(weight, "dtype", None) == jnp.bfloat16:
         x = x.astype(jnp.bfloat16)
+        x = aligned(x) if x.shape[-1] < weight.shape[-1] else x
     product = weight @ x if x.ndim == 1 else x @ weight.T
     return product.astype(jnp.float32)
 

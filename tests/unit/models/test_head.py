@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.models.head import cross_entropy, exp2, multiply, unit_rows
+from sottovoce.models.head import aligned, cross_entropy, exp2, multiply, unit_rows
 from sottovoce.models.registry import build
 
 
@@ -54,3 +54,15 @@ def test_powers_of_two_are_right_to_the_last_bits_of_a_float():
     np.testing.assert_allclose(np.float64(exp2(jnp.asarray(powers))), 2.0 ** np.float64(powers), rtol=5e-7)
     tiny = np.float64(exp2(jnp.asarray([-127.0, -1e4, -jnp.inf])))
     assert np.all((tiny >= 0) & (tiny <= 2.0**-125))
+
+
+def test_rows_of_narrow_numbers_are_filled_up_to_16_bytes_and_products_do_not_change():
+    rng = np.random.default_rng(0)
+    x, weight = (
+        jnp.asarray(rng.standard_normal((3, 6)), jnp.float32),
+        jnp.asarray(rng.standard_normal((5, 6)), jnp.bfloat16),
+    )
+    assert aligned(x) is x
+    assert aligned(weight).shape == (5, 8)
+    np.testing.assert_array_equal(multiply(x, aligned(weight)), multiply(x, weight))
+    np.testing.assert_array_equal(multiply(x[0], aligned(weight)), multiply(x[0], weight))
