@@ -27,6 +27,7 @@ from sottovoce.local.objective import Batch, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
 from sottovoce.models.head import aligned, tables_of, unit_rows
+from sottovoce.models.lstm import reading_with
 from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
 
 
@@ -74,6 +75,7 @@ class Softmax(NamedTuple):
     # outputs, table, target, level, step -> Δ of the table stepped, its squares, the gradient of the bias
     step_table: Callable[[Array, Table, Target, Array, Step], tuple[Array, Array, Array | None]]
     written: str = "XLA"  # in what
+    recurrence: Any = None  # of LSTM layers: see `recurrence`; None is the model's own
 
     @property
     def name(self) -> str:
@@ -257,9 +259,10 @@ class _Block:
         for index, leaf in zip(self.body, leaves, strict=True):
             all_leaves[index] = leaf
         model: Any = join(self.structure.unflatten(all_leaves), self.frozen)
-        if keys is None:
-            return jax.vmap(model.read_rows)(rows, state)
-        return jax.vmap(model.read_rows)(rows, state, keys)
+        with reading_with(self.softmax.recurrence):
+            if keys is None:
+                return jax.vmap(model.read_rows)(rows, state)
+            return jax.vmap(model.read_rows)(rows, state, keys)
 
     def _step(self, epoch_keys: PRNGKeyArray, unit: Array, bound: Array, number: Array, carry: _Carry) -> _Carry:
         update, kind, count = self.update, self.softmax.kind, self.count
@@ -329,10 +332,12 @@ class _Block:
         gradients = dict(zip(self.body, of_body, strict=True))
         if self.bias is not None:
             gradients[self.bias] = of_bias
+        before_it = squares[self.output]
         for index, gradient in gradients.items():
-            new[index], squares[index] = self._step_leaf(
-                carry.stored[index], gradient, jnp.where(active, scales[index], -1.0), unit
-            )
+            # One after the other: XLA would step all of them in one piece, and copy Δ since that is not done in place.
+            scale, _ = jax.lax.optimization_barrier((jnp.where(active, scales[index], -1.0), before_it))
+            new[index], squares[index] = self._step_leaf(carry.stored[index], gradient, scale, unit)
+            before_it = squares[index]
 
         # The clip of each part: a number that the next step multiplies by.
         by_leaf = jnp.stack(squares, axis=1)

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient
+from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient, recurrence
 from sottovoce.kernels.any_users import Softmax, plain_softmax
 from sottovoce.kernels.cpu import OneUser
 from sottovoce.kernels.lstm_users import Products
@@ -45,7 +45,9 @@ def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Pr
     if found is not None:
         return found
     if isinstance(update, FedAvg) and any_users.fits(update, model):
-        return _find_softmax(update, model) if kernels == "any_model" or _was_compared(update, model) else None
+        if kernels != "any_model" and not _was_compared(update, model):
+            return None
+        return _find_softmax(update, model)._replace(recurrence=recurrence.find_recurrence(update.batch, update.unroll))
     return OneGradient(jnp.bfloat16) if one_gradient.fits(update, model) else Narrow()
 
 

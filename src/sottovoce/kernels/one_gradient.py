@@ -14,10 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.kernels.lstm_users import LN2, offset_of
+from sottovoce.kernels.recurrence import in_jax
 from sottovoce.local.objective import plain
 from sottovoce.local.update import TRAINING, FedSGD, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
 from sottovoce.models.head import tables_of, unit_rows
+from sottovoce.models.lstm import reading_with
 from sottovoce.privacy.clipping import norm
 
 LOGITS = 2**23  # of one user, in memory at once
@@ -75,7 +77,8 @@ class _Received:
         for place, leaf in zip(self.places, body, strict=True):
             leaves[place] = leaf
         model: Any = join(self.structure.unflatten(leaves), self.frozen)
-        return jax.vmap(model.read_rows)(rows, state, keys)
+        with reading_with(in_jax(self.kind)):
+            return jax.vmap(model.read_rows)(rows, state, keys)
 
     def train(self, last: Any, user: User, key: PRNGKeyArray, clip_norms: Array) -> UserResult:
         """What one user sends."""

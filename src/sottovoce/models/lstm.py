@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -47,8 +50,7 @@ def read_layer(
     words = multiply(inputs, from_word) + bias  # [time, 4 hidden]: the words' share of all gates is one product
 
     constant = jax.lax.stop_gradient
-    scan = partial(_scan, constant(from_hidden), constant(mask))
-    result, back = jax.vjp(scan, constant(words), constant(state))
+    result, back = _recurrence.get()(constant(from_hidden), constant(mask), constant(words), constant(state))
     before = jnp.concatenate([constant(state[0])[None], result[0][:-1]])
     fed_back = multiply(before if mask is None else before * mask, from_hidden)
     return with_gradient(result, back, words + fed_back, state)
@@ -69,6 +71,26 @@ def _scan(
 
     state, hidden = jax.lax.scan(step, state, words)
     return hidden, state
+
+
+def plain_recurrence(
+    from_hidden: Array, mask: Array | None, words: Float[Array, "time gates"], state: LayerState
+) -> tuple[tuple[Float[Array, "time hidden"], LayerState], Any]:
+    """The hidden states and the last state; and a function from their gradient to that of the words and the state."""
+    return jax.vjp(partial(_scan, from_hidden, mask), words, state)
+
+
+_recurrence: ContextVar[Callable] = ContextVar("recurrence", default=plain_recurrence)
+
+
+@contextmanager
+def reading_with(recurrence: Callable | None) -> Iterator[None]:
+    """Layers that are traced within read with this in place of `plain_recurrence`; None leaves it."""
+    before = _recurrence.set(recurrence or plain_recurrence)
+    try:
+        yield
+    finally:
+        _recurrence.reset(before)
 
 
 @jax.custom_vjp

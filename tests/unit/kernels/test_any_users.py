@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.kernels.any_users import Sparse, fits, plain_softmax
+from sottovoce.kernels.recurrence import in_jax
 from sottovoce.local.objective import Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.models.gru import GRU
@@ -85,6 +86,17 @@ def test_narrow_numbers_stay_within_the_clip_and_close(name):
     slow, fast = both(name, "flat", plain_softmax(jnp.bfloat16, jnp.float16))
     assert 1e-5 < np.linalg.norm(flat(fast) - flat(slow)) / np.linalg.norm(flat(slow)) < 0.02
     assert np.all(np.linalg.norm(flat(fast), axis=1) <= 0.3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lstm", "stacked"])
+@pytest.mark.parametrize("way", ["flat", "without forgetting, clipped at the end"])
+def test_a_recurrence_of_all_users_sends_what_fedavg_sends(name, way):
+    """In float32; and with narrow numbers within a hundredth of an update."""
+    slow, fast = both(name, way, plain_softmax()._replace(recurrence=in_jax(jnp.float32)))
+    np.testing.assert_allclose(flat(fast), flat(slow), rtol=0, atol=2e-6)
+    slow, fast = both(name, way, plain_softmax(jnp.bfloat16)._replace(recurrence=in_jax()))
+    assert 1e-5 < np.linalg.norm(flat(fast) - flat(slow)) / np.linalg.norm(flat(slow)) < 0.02
 
 
 @pytest.mark.slow
