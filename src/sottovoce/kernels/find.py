@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient, recurrence
+from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient, recurrence, table_cuda
 from sottovoce.kernels.any_users import Softmax, plain_softmax
 from sottovoce.kernels.cpu import OneUser
 from sottovoce.kernels.lstm_users import Products
@@ -77,9 +77,12 @@ def _find_softmax(update: FedAvg, model: Any) -> Softmax:
     tables = tables_of(model)
     assert tables is not None
     stored = jnp.float16 if _is_bounded(update) else jnp.float32
-    tokens, size = update.batch * update.unroll, getattr(model, tables.output).shape[1]
-    if tables.unit and tables.bias is None and update.objective is plain:
-        written = cuda.softmax(tokens, size, stored)
-        if written is not None:
-            return written
+    tokens, (vocabulary, size) = update.batch * update.unroll, getattr(model, tables.output).shape
+    biased, compared = tables.bias is not None, update.objective is not plain
+    written = cuda.softmax(tokens, size, stored) if tables.unit and not biased and not compared else None
+    if written is None:
+        shape = table_cuda.Shape(tokens, size, tables.unit, biased, compared, jnp.dtype(stored).name)
+        written = table_cuda.softmax(shape, vocabulary)
+    if written is not None:
+        return written
     return table.softmax(stored) if table.fits(tokens, size) else plain_softmax(jnp.bfloat16, stored)

@@ -1,0 +1,212 @@
+"""The products of `any_users` with the table of logits as CUDA kernels for Hopper GPUs: logits never reach memory.
+
+The source is `table.cu`, compiled when it is first used for the sizes at hand. A row must have a multiple of 4 numbers
+and fit the shared memory of a multiprocessor.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from sottovoce.kernels import cuda
+from sottovoce.kernels.any_users import Scores, Softmax, Table, Target
+from sottovoce.kernels.lstm_users import Step
+
+ROWS = 64  # of the table for a warpgroup at a time; a block has two warpgroups
+PART, GROUP = 27 * 2 * ROWS, 20 * ROWS  # rows of a block of the first and of the second pass: from the vocabulary alone
+MEMORY = 232_448  # the most bytes of shared memory that a block can have
+WIDEST = 320  # of a row: the mean rows of a step's tokens must fit the registers
+
+
+class Shape(NamedTuple):
+    """What a kernel is compiled for."""
+
+    tokens: int
+    size: int
+    unit: bool
+    biased: bool
+    compared: bool
+    stored: str
+
+    def columns(self) -> tuple[int, int]:
+        """Of one product with the outputs, and how many such products there are for a row."""
+        groups, chunks = -(-self.size // 8), -(-self.size // 256)
+        return 8 * -(-groups // chunks), chunks
+
+    def memory(self, passes: int) -> int:
+        """The bytes of shared memory that the first or the second pass asks for."""
+        width, chunks = self.columns()
+        padded, wide = 16 * -(-self.size // 16), 64 * -(-self.size // 64)
+        kind = jnp.dtype(self.stored).itemsize
+        kept = 2 * ROWS * (self.size * kind + (0 if self.size % 8 else 16))
+        if passes == 1:
+            read = 2 * self.tokens * padded + 4 * ROWS * wide + 4 * ROWS * self.tokens
+        else:
+            read = 2 * self.tokens * max(padded, width * chunks) + 4 * ROWS * padded
+        return (1 + self.compared) * read + kept
+
+    def declared(self) -> int:
+        """The most bytes that a pass has beside these."""
+        return 4 * (4 * self.tokens + 2 * ROWS + 8) + 16
+
+
+def fits(shape: Shape, vocabulary: int) -> bool:
+    """Are there kernels for these sizes? Copies into shared memory are of 16 bytes."""
+    return (
+        shape.tokens % 16 == 0
+        and shape.tokens <= 80
+        and shape.size % 4 == 0
+        and shape.size <= WIDEST
+        and (vocabulary * shape.size * 2) % 16 == 0
+        and max(shape.memory(1), shape.memory(2)) + shape.declared() <= MEMORY
+    )
+
+
+def softmax(shape: Shape, vocabulary: int) -> Softmax | None:
+    """The kernels, if they run here: products of bfloat16 numbers with float32 sums."""
+    if not fits(shape, vocabulary) or jax.default_backend() != "gpu":
+        return None
+    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+        return None
+    try:
+        compiled(shape)
+    except cuda.Unavailable:
+        return None
+    return Softmax(jnp.bfloat16, jnp.dtype(shape.stored), _scores, _step_table, "CUDA")
+
+
+def source(shape: Shape, file: str = "table.cu") -> str:
+    """A file of kernels for one shape."""
+    sizes = {"T": shape.tokens, "E": shape.size}
+    flags = {"UNIT": shape.unit, "BIASED": shape.biased, "COMPARED": shape.compared}
+    defined = "".join(f"#define {name} {int(value)}\n" for name, value in (sizes | flags).items())
+    texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("hopper.cu", file)]
+    products = [_product(shape.tokens, (0, 0)), _product(shape.tokens, (1, 1)), _product(shape.columns()[0], None)]
+    return defined + "".join(texts).replace("// HERE: wgmma\n", "".join(products))
+
+
+def _product(width: int, by_columns: tuple[int, int] | None) -> str:
+    """One kind of product of a warpgroup, [64, 16] by [16, width]. None: the left operand is in registers."""
+    count = width // 2
+    sums, inline = ",".join(f"%{number}" for number in range(count)), "__device__ __forceinline__ void"
+    if by_columns is None:
+        left, flags, right = "{" + ",".join(f"%{count + i}" for i in range(4)) + "}", "1", count + 4
+        given, operands = "const uint32_t (&a)[4]", ", ".join(f'"r"(a[{i}])' for i in range(4))
+        name = f"wgmma_regs<{width}>"
+    else:
+        left, flags, right = f"%{count}", "{}, {}".format(*by_columns), count + 1
+        given, operands = "uint64_t a", '"l"(a)'
+        name = f"wgmma<{width}, {flags}>"
+    kept = ", ".join(f'"+f"(d[{each}])' for each in range(count))
+    kind = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.bf16.bf16"
+    return (
+        f"template <> {inline} {name}(float (&d)[{count}], {given}, uint64_t b, int add) {{\n"
+        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{right + 1}, 0;\\n"\n'
+        f'    "{kind} {{{sums}}}, {left}, %{right}, p, 1, 1, {flags};\\n}}"\n'
+        f'    : {kept} : {operands}, "l"(b), "r"(add));\n}}\n'
+    )
+
+
+@cache
+def compiled(shape: Shape) -> dict[str, str]:
+    """The PTX of each kernel, by name."""
+    return by_name(source(shape), shape.stored)
+
+
+def by_name(text: str, stored: str) -> dict[str, str]:
+    """The PTX of each kernel of a source."""
+    cuda._launcher()  # first, since its absence is found sooner
+    text = cuda._to_ptx(text, {"float32": "float", "float16": "half"}[stored])
+    # Each kernel becomes a module of its own, with the declarations that all share.
+    shared = re.findall(r"^\.extern \.shared.*\n", text, re.MULTILINE)
+    text = re.sub(r"^\.extern \.shared.*\n", "", text, flags=re.MULTILINE)
+    head, *entries = text.split("\n\t// .globl\t")
+    head += "\n" + "".join(dict.fromkeys(shared))
+    return {entry.split()[0]: f"{head}\n\t// .globl\t{entry}" for entry in entries}
+
+
+def call_of(name: str, ptx: str, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
+    """A launch of a kernel with blocks of 256 threads, as the launcher reads it."""
+    triton = cuda._launcher()
+    if memory > 40_000:
+        # Kernels have a few kB more of their own; the launcher raises the limit only for more than 48 kB asked here.
+        memory = max(memory, 49_408)
+    kernel = triton.TritonKernel(name, 8, 1, memory, ptx, "", 90)
+    parameters = [triton.create_array_parameter(0, 16)] * arrays
+    call = triton.TritonKernelCall(kernel, grid[0], grid[1], 1, parameters)
+    return zlib.compress(call.to_proto(name, b""))
+
+
+@cache
+def _call_of(name: str, shape: Shape, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
+    return call_of(name, compiled(shape)[name], memory, grid, arrays)
+
+
+def _run(
+    name: str, shape: Shape, memory: int, grid: tuple[int, int], inputs: list, outputs: list, in_place: dict
+) -> Any:
+    opaque = _call_of(f"{name}_", shape, memory, grid, len(inputs) + len(outputs))
+    return jax.ffi.ffi_call(cuda._TARGET, outputs, input_output_aliases=in_place)(*inputs, name=name, opaque=opaque)
+
+
+def _shape(outputs: Array, table: Table, target: Target) -> Shape:
+    biased, compared = table.bias is not None, target.outputs is not None
+    return Shape(outputs.shape[1], outputs.shape[2], table.unit, biased, compared, table.delta.dtype.name)
+
+
+def _others(table: Table, target: Target) -> list:
+    biases, others = [], []
+    if table.bias is not None:
+        biases = [table.bias]
+    if target.outputs is not None:
+        others = [target.outputs, target.level] + ([] if table.bias is None else [target.bias])
+    return biases + others
+
+
+def _float32(*shape: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _scores(outputs: Array, table: Table, target: Target) -> Scores:
+    (users, tokens, size), vocabulary = outputs.shape, len(table.received)
+    shape, parts = _shape(outputs, table, target), -(-vocabulary // PART)
+    meta = jnp.array([vocabulary, PART], jnp.int32)
+    inputs = [outputs, table.received, table.delta, table.scale, meta, *_others(table, target)]
+    of_tokens, rows = _float32(users, parts, tokens), _float32(users, parts, tokens, size)
+    results = [of_tokens, of_tokens, rows] + ([rows] if shape.compared else [])
+    most, total, mean, *other = _run("table_scores", shape, shape.memory(1), (parts, users), inputs, results, {})
+    return put_together(most, total, mean, other[0] if other else None)
+
+
+def put_together(most: Array, total: Array, mean: Array, other: Array | None) -> Scores:
+    """The scores of the whole table from those of its parts, which have an offset each: [users, parts, ...]."""
+    highest = jnp.max(most, axis=1)
+    factor = jnp.exp2(most - highest[:, None])
+    sums = jnp.sum(total * factor, axis=1)
+    mean = jnp.sum(mean * factor[..., None], axis=1) / sums[..., None]
+    return Scores(highest + jnp.log2(sums), mean, None if other is None else jnp.sum(other, axis=1))
+
+
+def _step_table(
+    outputs: Array, table: Table, target: Target, level: Array, step: Step
+) -> tuple[Array, Array, Array | None]:
+    users, vocabulary = len(outputs), len(table.received)
+    shape, groups = _shape(outputs, table, target), -(-vocabulary // GROUP)
+    units = jnp.ones_like(step.unit) if table.delta.dtype == jnp.float32 else step.unit
+    meta = jnp.array([vocabulary, GROUP], jnp.int32)
+    numbers = jnp.array([step.learning_rate, target.user_share], jnp.float32)
+    inputs = [outputs, table.received, table.delta, step.scale, meta, units, level, target.share]
+    inputs += [target.tokens.astype(jnp.int32), numbers, *_others(table, target)]
+    results = [jax.ShapeDtypeStruct(table.delta.shape, table.delta.dtype), _float32(users, groups)]
+    if shape.biased:
+        results.append(_float32(users, vocabulary))
+    new, squares, *of_bias = _run("table_step", shape, shape.memory(2), (groups, users), inputs, results, {2: 0})
+    return new, jnp.sum(squares, axis=1), of_bias[0] if of_bias else None
