@@ -76,6 +76,8 @@ class Softmax(NamedTuple):
     step_table: Callable[[Array, Table, Target, Array, Step], tuple[Array, Array, Array | None]]
     written: str = "XLA"  # in what
     recurrence: Any = None  # of LSTM layers: see `recurrence`; None is the model's own
+    # Rows, outputs, bias -> log2 of Σ exp2(logit), by one table for all users; None is in XLA.
+    level: Callable[[Array, Array, Array | None], Array] | None = None
 
     @property
     def name(self) -> str:
@@ -92,6 +94,12 @@ class Softmax(NamedTuple):
     def put_together(self, update: Any) -> Any:
         """Updates have the form of the model's parameters already."""
         return update
+
+    def other_level(self, received: Array, unit: bool, outputs: Array, bias: Array | None) -> Array:
+        """log2 of Σ exp2(logit) of each token, by the model as received."""
+        if self.level is None:
+            return _level(_other_logits(received, unit, outputs, bias))
+        return self.level(_other_rows(received, unit, outputs.dtype), outputs, bias)
 
 
 def fits(update: UserUpdate, model: Any) -> bool:
@@ -375,7 +383,7 @@ class _Block:
         outputs, before = jax.vmap(lambda rows, state: self._read(body, rows, state, None))(rows, before)
         narrow = (outputs / LN2).astype(kind).reshape(count, tokens.shape[1], -1)
         bias = None if self.bias is None else self.received[self.bias] / LN2
-        level = _level(_other_logits(self.table, self.unit_rows, narrow, bias))
+        level = self.softmax.other_level(self.table, self.unit_rows, narrow, bias)
         return Target(tokens, share, self.user_share, narrow, level, bias), before
 
     def _step_leaf(self, stored: Array, gradient: Array, scale: Array, unit: Array) -> tuple[Array, Array]:
@@ -439,9 +447,13 @@ def _other_chances(table: Table, target: Target) -> Array:
     return jnp.exp2(logits - target.level[..., None])
 
 
-def _other_logits(received: Array, unit: bool, outputs: Array, bias: Array | None) -> Array:
+def _other_rows(received: Array, unit: bool, kind: Any) -> Array:
     rows = received.astype(jnp.float32)
-    rows = aligned((unit_rows(rows) if unit else rows).astype(outputs.dtype))
+    return (unit_rows(rows) if unit else rows).astype(kind)
+
+
+def _other_logits(received: Array, unit: bool, outputs: Array, bias: Array | None) -> Array:
+    rows = aligned(_other_rows(received, unit, outputs.dtype))
     logits = jnp.einsum("ute,ve->utv", aligned(outputs), rows, preferred_element_type=jnp.float32)
     return logits if bias is None else logits + bias
 

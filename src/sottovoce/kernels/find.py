@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient, recurrence, table_cuda
+from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient, one_table, recurrence, table_cuda
 from sottovoce.kernels.any_users import Softmax, plain_softmax
 from sottovoce.kernels.cpu import OneUser
 from sottovoce.kernels.lstm_users import Products
@@ -48,7 +48,15 @@ def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Pr
         if kernels != "any_model" and not _was_compared(update, model):
             return None
         return _find_softmax(update, model)._replace(recurrence=recurrence.find_recurrence(update.batch, update.unroll))
-    return OneGradient(jnp.bfloat16) if one_gradient.fits(update, model) else Narrow()
+    return _find_gradient(update, model) if one_gradient.fits(update, model) else Narrow()
+
+
+def _find_gradient(update: UserUpdate, model: Any) -> OneGradient:
+    tables = tables_of(model)
+    assert tables is not None
+    size = getattr(model, tables.output).shape[1]
+    softmax = one_table.find_one_table(update.batch * update.unroll, size, tables.bias is not None)
+    return OneGradient(jnp.bfloat16, softmax=softmax)
 
 
 def _was_compared(update: FedAvg, model: Any) -> bool:
@@ -83,6 +91,8 @@ def _find_softmax(update: FedAvg, model: Any) -> Softmax:
     if written is None:
         shape = table_cuda.Shape(tokens, size, tables.unit, biased, compared, jnp.dtype(stored).name)
         written = table_cuda.softmax(shape, vocabulary)
+        if written is not None and compared and one_table.find_one_table(tokens, size, biased) is not None:
+            written = written._replace(level=one_table.level_of)
     if written is not None:
         return written
     return table.softmax(stored) if table.fits(tokens, size) else plain_softmax(jnp.bfloat16, stored)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
 from sottovoce.kernels.lstm_users import LN2, offset_of
+from sottovoce.kernels.one_table import OneTable
 from sottovoce.kernels.recurrence import in_jax
 from sottovoce.local.objective import plain
 from sottovoce.local.update import TRAINING, FedSGD, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
@@ -39,6 +40,7 @@ class OneGradient(NamedTuple):
     kind: Any = jnp.float32
     logits: int = LOGITS
     name: str = "one gradient of all steps"
+    softmax: OneTable | None = None  # kernels for the products with the table
 
     def train(
         self, update: UserUpdate, model: LanguageModel, users: User, keys: PRNGKeyArray, clip_norms: Array, last: Any
@@ -57,6 +59,7 @@ class _Received:
 
     def __init__(self, program: OneGradient, update: FedSGD, model: LanguageModel):
         self.update, self.model, self.kind, self.logits = update, model, program.kind, program.logits
+        self.softmax = program.softmax
         params, self.frozen = split(model)
         self.leaves, self.structure = jax.tree.flatten(params)
         tables, names = tables_of(model), layer_names(params)
@@ -86,6 +89,8 @@ class _Received:
         steps = cut_into_lanes(update.select(user, key), update.batch, update.unroll, update.bos)
         count, lanes, unroll = steps.inputs.shape
         together = max(1, min(count, self.logits // (lanes * unroll * len(self.table))))
+        if self.softmax is not None:  # no logits in memory
+            together = count
         padded = -(-count // together) * together
         steps = jax.tree.map(lambda part: jnp.pad(part, ((0, padded - count), (0, 0), (0, 0))), steps)
         training = jax.random.fold_in(key, TRAINING)
@@ -107,7 +112,8 @@ class _Received:
                 return part.reshape(together * lanes, *part.shape[2:])
 
             inputs, wanted, mask = jax.tree.map(some, steps)
-            more_loss, more = self._gradient(inputs, wanted, mask / targets, jax.tree.map(some, (states, keys)))
+            begin = jax.tree.map(some, (states, keys))
+            more_loss, more = self._gradient(inputs, wanted, mask / targets, begin, last)
             return jax.tree.map(jnp.add, gradients, more), loss + more_loss
 
         zeros = [jnp.zeros_like(leaf) for leaf in self.leaves]
@@ -117,32 +123,24 @@ class _Received:
         trained = Trained(self.structure.unflatten(change), norm(change), jnp.array(False), loss)
         return clip_update(update, trained, clip_norms, key)
 
-    def _gradient(self, inputs: Array, targets: Array, share: Array, begin: tuple) -> tuple[Array, list[Array]]:
+    def _gradient(
+        self, inputs: Array, targets: Array, share: Array, begin: tuple, last: Any
+    ) -> tuple[Array, list[Array]]:
         """The loss and the gradient of every leaf, each target with its share."""
         states, keys = begin
         rows = self.leaves[self.words][inputs]
         outputs, back = jax.vjp(lambda body, rows: self._read(body, rows, states, keys)[0], self.body, rows)
         narrow = (outputs / LN2).astype(self.kind).reshape(-1, outputs.shape[-1])
         targets, share, counts = targets.reshape(-1), share.reshape(-1), share.reshape(-1) > 0
-        logits = jnp.einsum("te,ve->tv", narrow, self.table, preferred_element_type=jnp.float32)
-        if self.bias is not None:
-            logits = logits + self.leaves[self.bias] / LN2
-        # One pass over the logits: what the sum divides by, and the share of a target, are put into the outputs. With
-        # rows at norm 1 the most that a logit can be is known, and need not be looked for.
-        most = offset_of(narrow) if self.unit else jnp.max(logits, axis=-1)
-        chances = jnp.exp2(logits - most[:, None])
-        total, chances = jnp.sum(chances, axis=-1), chances.astype(self.kind)
         wanted = self.table[targets].astype(jnp.float32)
         chosen = jnp.sum(narrow.astype(jnp.float32) * wanted, axis=-1)
-        if self.bias is not None:
-            chosen = chosen + self.leaves[self.bias][targets] / LN2
-        loss = LN2 * jnp.sum(jnp.where(counts, (most + jnp.log2(total) - chosen) * share, 0))
-        part = jnp.where(counts, share / total, 0)[:, None]
-        scaled = (part * narrow.astype(jnp.float32)).astype(self.kind)
-        mean = jnp.einsum("tv,ve->te", chances, self.table, preferred_element_type=jnp.float32)
-        of_outputs = jnp.where(counts[:, None], part * mean - share[:, None] * wanted, 0)
-        of_table = jnp.einsum("tv,te->ve", chances, scaled, preferred_element_type=jnp.float32)
-        of_table = LN2 * of_table.at[targets].add(-share[:, None] * narrow.astype(jnp.float32))
+        bias = None if self.bias is None else self.leaves[self.bias] / LN2
+        if bias is not None:
+            chosen = chosen + bias[targets]
+        scores = self._with_logits if self.softmax is None else partial(self._with_kernels, last)
+        level, of_outputs, of_table, of_bias = scores(narrow, targets, share, bias, wanted)
+        loss = LN2 * jnp.sum(jnp.where(counts, (level - chosen) * share, 0))
+        of_outputs = jnp.where(counts[:, None], of_outputs, 0)
         if self.unit:
             table = self.leaves[self.output]
             inverse = jax.lax.rsqrt(jnp.maximum(jnp.sum(table * table, axis=-1, keepdims=True), 1e-24))
@@ -153,9 +151,40 @@ class _Received:
         for place, of_leaf in zip(self.places, of_body, strict=True):
             found[place] = of_leaf.astype(jnp.float32)
         if self.bias is not None:
-            of_bias = jnp.einsum("tv,t->v", chances, part[:, 0].astype(self.kind), preferred_element_type=jnp.float32)
-            found[self.bias] = of_bias.at[targets].add(-share)
+            found[self.bias] = of_bias
         found[self.output] = of_table
         base = of_table if self.words == self.output else jnp.zeros_like(self.leaves[self.words])
         found[self.words] = base.at[inputs].add(of_rows)
         return loss, found
+
+    def _with_logits(self, narrow: Array, targets: Array, share: Array, bias: Array | None, wanted: Array) -> tuple:
+        """The level of each token, the gradients of its output, of the table and of the bias. Logits are in memory."""
+        counts = share > 0
+        logits = jnp.einsum("te,ve->tv", narrow, self.table, preferred_element_type=jnp.float32)
+        if bias is not None:
+            logits = logits + bias
+        # One pass over the logits: what the sum divides by, and the share of a target, are put into the outputs. With
+        # rows at norm 1 the most that a logit can be is known, and need not be looked for.
+        most = offset_of(narrow) if self.unit else jnp.max(logits, axis=-1)
+        chances = jnp.exp2(logits - most[:, None])
+        total, chances = jnp.sum(chances, axis=-1), chances.astype(self.kind)
+        part = jnp.where(counts, share / total, 0)[:, None]
+        scaled = (part * narrow.astype(jnp.float32)).astype(self.kind)
+        mean = jnp.einsum("tv,ve->te", chances, self.table, preferred_element_type=jnp.float32)
+        of_table = jnp.einsum("tv,te->ve", chances, scaled, preferred_element_type=jnp.float32)
+        of_table = LN2 * of_table.at[targets].add(-share[:, None] * narrow.astype(jnp.float32))
+        of_bias = None
+        if bias is not None:
+            of_bias = jnp.einsum("tv,t->v", chances, part[:, 0].astype(self.kind), preferred_element_type=jnp.float32)
+            of_bias = of_bias.at[targets].add(-share)
+        return most + jnp.log2(total), part * mean - share[:, None] * wanted, of_table, of_bias
+
+    def _with_kernels(
+        self, last: Any, narrow: Array, targets: Array, share: Array, bias: Array | None, wanted: Array
+    ) -> tuple:
+        assert self.softmax is not None
+        by_step = (-1, self.update.batch * self.update.unroll)
+        given = narrow.reshape(*by_step, narrow.shape[-1]), targets.reshape(by_step), share.reshape(by_step)
+        found = self.softmax(self.table, bias, *given, jnp.asarray(last, jnp.int32))
+        of_outputs = share[:, None] * (found.mean.reshape(narrow.shape) - wanted)
+        return found.level.reshape(-1), of_outputs, found.of_table, found.of_bias

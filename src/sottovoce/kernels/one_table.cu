@@ -1,0 +1,239 @@
+// The products with a table of logits that all users have, for many tokens of each. Logits never reach memory.
+// BIASED is defined before this text. The table and the outputs lie in memory as they do in shared memory: in pieces.
+// Logits, levels and biases are in base 2.
+#define OUT (CHUNKS * CHUNK > EC ? CHUNKS * CHUNK : EC)  // columns of the outputs
+#define PIECES (ROWS * WIDE * 2)
+#define OUTPUTS (T * OUT * 2)
+
+// ------------------------------------------------------------------------------------------------- first pass
+// grid (users x steps, parts), 256 threads: two warpgroups with 64 rows each at a time. meta: vocabulary, blocks of 128 rows of
+// a part, steps of each user, steps to do. Of each token and part: the offset, the sum of 2^(logit - offset), that sum of rows.
+extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_(
+    const bf* outputs, const bf* table, const int* meta,
+#if BIASED
+    const float* bias,
+#endif
+    float* most_out, float* total_out, float* mean_out) {
+  unsigned char* os = raw; unsigned char* ps = os + OUTPUTS; unsigned char* both = ps + 2 * ROWS * T * 2;
+  __shared__ float offset[T], rise[T];
+  __shared__ int highest[T];
+  __shared__ __align__(8) uint64_t bars[2];
+  const int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
+  const int V = meta[0], all = (V + 2 * ROWS - 1) / (2 * ROWS), first = blockIdx.y * meta[1], tiles = min(meta[1], all - first);
+  if ((int)blockIdx.x % meta[2] >= meta[3]) return;
+  if (tid < 2) bar_init(&bars[tid]);
+  __syncthreads();
+  if (tid == 0) {
+    bar_expect(&bars[0], OUTPUTS + 2 * PIECES);
+    bulk(os, outputs + (size_t)blockIdx.x * T * OUT, OUTPUTS, &bars[0]);
+    bulk(both, table + (size_t)first * 2 * ROWS * WIDE, 2 * PIECES, &bars[0]);
+  }
+  for (int i = tid; i < T; i += 256) { offset[i] = 0; rise[i] = 0; highest[i] = ordered(TINY); }
+  float mean[MINE][T / 2], total[T / 4];
+#pragma unroll
+  for (int i = 0; i < T / 4; i++) total[i] = 0;
+#pragma unroll 1
+  for (int t = 0; t < tiles; t++) {
+    const unsigned char* es = both + (t & 1) * 2 * PIECES;
+    __syncthreads();
+    if (tid == 0 && t + 1 < tiles) {
+      bar_expect(&bars[(t + 1) & 1], 2 * PIECES);
+      bulk(both + ((t + 1) & 1) * 2 * PIECES, table + (size_t)(first + t + 1) * 2 * ROWS * WIDE, 2 * PIECES, &bars[(t + 1) & 1]);
+    }
+    bar_wait(&bars[t & 1], (t >> 1) & 1);
+    const int v = (first + t) * 2 * ROWS + ROWS * team + 16 * warp + g, r = ROWS * team + 16 * warp + g;  // and 8 more
+    float s[T / 2];
+    multiply<WIDE, OUT>(es + team * PIECES, os, s);
+    float shift[2] = {0, 0};
+#if BIASED
+    if (v < V) shift[0] = bias[v];
+    if (v + 8 < V) shift[1] = bias[v + 8];
+#endif
+    bool beyond = t == 0;
+#pragma unroll
+    for (int j = 0; j < T / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float before = offset[8 * j + 2 * q + i];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          float& x = s[4 * j + 2 * h + i];
+          x = v + 8 * h < V ? x + shift[h] - before : TINY;
+          beyond |= x > 32;
+        }
+      }
+    // The offset of a token is its first largest logit and follows it, 32 behind at most: then what was added up so far shrinks.
+    if (__syncthreads_or(beyond)) {
+#pragma unroll
+      for (int j = 0; j < T / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          float x = fmaxf(s[4 * j + i], s[4 * j + 2 + i]);
+          x = fmaxf(x, __shfl_xor_sync(~0u, x, 4)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 8)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+          if (g == 0) atomicMax(&highest[8 * j + 2 * q + i], ordered(x));
+        }
+      __syncthreads();
+      for (int i = tid; i < T; i += 256) {
+        const float high = unordered(highest[i]);
+        rise[i] = t > 0 ? fmaxf(high, 0.f) : high;
+        offset[i] += rise[i]; highest[i] = ordered(TINY);
+      }
+      __syncthreads();
+    }
+#pragma unroll
+    for (int j = 0; j < T / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float up = rise[8 * j + 2 * q + i], shrink = ex2(-up);
+        s[4 * j + i] -= up; s[4 * j + 2 + i] -= up;
+        total[2 * j + i] = t > 0 ? total[2 * j + i] * shrink : 0;
+#pragma unroll
+        for (int m = 0; m < MINE; m++) { mean[m][4 * j + i] *= shrink; mean[m][4 * j + 2 + i] *= shrink; }
+      }
+#pragma unroll
+    for (int j = 0; j < T / 8; j++) {
+      const float a = ex2(s[4 * j]), b = ex2(s[4 * j + 1]), c = ex2(s[4 * j + 2]), d = ex2(s[4 * j + 3]);
+      total[2 * j] += a + c; total[2 * j + 1] += b + d;
+      *(uint32_t*)(ps + in_pieces<T>(r, 8 * j + 2 * q)) = pack(a, b);
+      *(uint32_t*)(ps + in_pieces<T>(r + 8, 8 * j + 2 * q)) = pack(c, d);
+    }
+    fence_async();
+    __syncthreads();
+    for (int i = tid; i < T; i += 256) rise[i] = 0;
+    // As in table.cu.
+    wgmma_fence();
+#pragma unroll
+    for (int m = 0; m < MINE; m++)
+#pragma unroll
+      for (int k = 0; k < 2 * ROWS / 16; k++) {
+        const unsigned char* columns = es + 2 * k * WIDE * 16 + min(m + MINE * team, BLOCKS - 1) * 8 * 128;
+        wgmma<T, 1, 1>(mean[m], by_columns<WIDE>(columns), by_columns<T>(ps + 2 * k * T * 16), t > 0 || k > 0);
+      }
+    wgmma_commit();
+#pragma unroll
+    for (int m = 0; m < MINE; m++) wgmma_wait(mean[m]);
+  }
+  __syncthreads();
+  const size_t place = (size_t)blockIdx.x * gridDim.y + blockIdx.y;
+  float* sums = (float*)ps;  // [8 warps][T]
+#pragma unroll
+  for (int i = 0; i < T / 4; i++) {
+    float x = total[i];
+    x += __shfl_xor_sync(~0u, x, 4); x += __shfl_xor_sync(~0u, x, 8); x += __shfl_xor_sync(~0u, x, 16);
+    if (g == 0) sums[(tid >> 5) * T + 8 * (i >> 1) + 2 * q + (i & 1)] = x;
+  }
+  __syncthreads();
+  for (int i = tid; i < T; i += 256) {
+    float x = 0;
+    for (int w = 0; w < 8; w++) x += sums[w * T + i];
+    most_out[place * T + i] = offset[i]; total_out[place * T + i] = x;
+  }
+#pragma unroll
+  for (int m = 0; m < MINE; m++)
+    if (m + MINE * team < BLOCKS)
+#pragma unroll
+      for (int j = 0; j < T / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const int column = 64 * (m + MINE * team) + 16 * warp + g + 8 * (i >> 1);
+          if (column < E) mean_out[(place * T + 8 * j + 2 * q + (i & 1)) * E + column] = mean[m][4 * j + i];
+        }
+}
+
+// ------------------------------------------------------------------------------------------------- second pass
+// grid (blocks of 128 rows, users), 256 threads: two warpgroups with 64 rows each, over all tokens. meta as above. about: of each
+// step, the level and the share of every token, and its target.
+extern "C" __global__ void __launch_bounds__(256, CHUNKS * CHUNK <= 128 ? 2 : 1) one_gradient_(
+    const bf* outputs, const bf* table, const int* meta, const float* about,
+#if BIASED
+    const float* bias,
+#endif
+    float* gradient
+#if BIASED
+    , float* of_bias
+#endif
+) {
+  constexpr int ABOUT = 3 * T * 4, STEP = OUTPUTS + ABOUT;
+  const int user = blockIdx.y, tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
+  unsigned char* steps = raw; unsigned char* es = raw + 2 * STEP;
+  __shared__ __align__(8) uint64_t bars[2];
+  const int V = meta[0], all = meta[2], todo = meta[3], v = (2 * blockIdx.x + team) * ROWS + 16 * warp + g;  // and 8 more
+  if (tid < 2) bar_init(&bars[tid]);
+  __syncthreads();
+  auto fetch = [&](int step) {
+    const size_t from = (size_t)user * all + step;
+    uint64_t* bar = &bars[step & 1];
+    unsigned char* to = steps + (step & 1) * STEP;
+    bar_expect(bar, STEP + (step == 0 ? 2 * PIECES : 0));
+    bulk(to, outputs + from * T * OUT, OUTPUTS, bar);
+    bulk(to + OUTPUTS, about + from * 3 * T, ABOUT, bar);
+    if (step == 0) bulk(es, table + (size_t)blockIdx.x * 2 * ROWS * WIDE, 2 * PIECES, bar);
+  };
+  if (tid == 0 && todo > 0) fetch(0);
+  if (tid == 0 && todo > 1) fetch(1);
+  float shift[2] = {0, 0}, along[2] = {0, 0}, c[CHUNKS][CHUNK / 2];
+#if BIASED
+  if (v < V) shift[0] = bias[v];
+  if (v + 8 < V) shift[1] = bias[v + 8];
+#endif
+#pragma unroll
+  for (int m = 0; m < CHUNKS; m++)
+#pragma unroll
+    for (int i = 0; i < CHUNK / 2; i++) c[m][i] = 0;
+#pragma unroll 1
+  for (int step = 0; step < todo; step++) {
+    const unsigned char* os = steps + (step & 1) * STEP;
+    const float* level = (const float*)(os + OUTPUTS);
+    const float* share = level + T;
+    const int* targets = (const int*)(share + T);
+    bar_wait(&bars[step & 1], (step >> 1) & 1);
+    float s[T / 2];
+    uint32_t errors[T / 4];
+    multiply<WIDE, OUT>(es + team * PIECES, os, s);
+#pragma unroll
+    for (int j = 0; j < T / 8; j++) {
+      const int token = 8 * j + 2 * q;
+      float e[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int h = i >> 1, k = token + (i & 1);
+        float x = ex2(s[4 * j + i] + shift[h] - level[k]);
+        if (targets[k] == v + 8 * h) x -= 1;
+        e[i] = share[k] > 0 ? x * share[k] : 0;
+        along[h] += e[i];
+      }
+      errors[2 * j] = pack(LN2 * e[0], LN2 * e[1]); errors[2 * j + 1] = pack(LN2 * e[2], LN2 * e[3]);
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int m = 0; m < CHUNKS; m++)
+#pragma unroll
+      for (int k = 0; k < T / 16; k++) {
+        const uint32_t a[4] = {errors[4 * k], errors[4 * k + 1], errors[4 * k + 2], errors[4 * k + 3]};
+        wgmma_regs<CHUNK>(c[m], a, by_columns<OUT>(os + 2 * k * OUT * 16 + m * CHUNK / 8 * 128), 1);
+      }
+    wgmma_commit();
+#pragma unroll
+    for (int m = 0; m < CHUNKS; m++) wgmma_wait(c[m]);
+    __syncthreads();
+    if (tid == 0 && step + 2 < todo) fetch(step + 2);
+  }
+#if BIASED
+#pragma unroll
+  for (int h = 0; h < 2; h++) {
+    float x = along[h];
+    x += __shfl_xor_sync(~0u, x, 1); x += __shfl_xor_sync(~0u, x, 2);
+    if (q == 0 && v + 8 * h < V) of_bias[(size_t)user * V + v + 8 * h] = x;
+  }
+#endif
+#pragma unroll
+  for (int m = 0; m < CHUNKS; m++)
+#pragma unroll
+    for (int j = 0; j < CHUNK / 8; j++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int column = CHUNK * m + 8 * j + 2 * q;
+        if (v + 8 * h < V && column < E)
+          *(float2*)(gradient + ((size_t)user * V + v + 8 * h) * E + column) = make_float2(c[m][4 * j + 2 * h], c[m][4 * j + 2 * h + 1]);
+      }
+}
