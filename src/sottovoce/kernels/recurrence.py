@@ -174,17 +174,17 @@ stacked = Block(_read_stacked, _read_back_stacked)  # keeps [users, lanes, time,
 def _read_on_hopper(weight: Array, words: Array, hidden: Array, cell: Array) -> tuple[Array, Array, Any]:
     users, kind = len(words), weight.dtype
     no_bias = jnp.zeros((users, words.shape[-1]))
-    gates, cells, hiddens = cuda._read(
+    gates, cells, _, after = cuda._read(
         words.swapaxes(1, 2).astype(kind), no_bias, *_as_update(weight), hidden.astype(kind), cell
     )
     kept = gates.swapaxes(1, 2), cells.swapaxes(1, 2)
-    return hiddens[:, 1:].swapaxes(1, 2).astype(jnp.float32), cells[:, -1], kept
+    return after.swapaxes(1, 2).astype(jnp.float32), cells[:, -1], kept
 
 
 def _read_back_on_hopper(weight: Array, kept: Any, above: Array) -> Array:
     gates, cells = (each.swapaxes(1, 2) for each in kept)
-    slopes = cuda._read_back(above.swapaxes(1, 2).astype(weight.dtype), gates, cells, *_as_update(weight))
-    return slopes.swapaxes(1, 2).astype(jnp.float32)
+    gradients, _ = cuda._read_back(above.swapaxes(1, 2).astype(weight.dtype), gates, cells, *_as_update(weight))
+    return gradients.swapaxes(1, 2).astype(jnp.float32)
 
 
 def _as_update(weight: Array) -> tuple[Array, Array, Array]:
