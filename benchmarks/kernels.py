@@ -243,8 +243,7 @@ def use(source: Path | None, numbers: list[str]) -> None:
             raise SystemExit(f"kernels.cuda has no whole number {name!r}")
         setattr(cuda, name, int(value))
     if source is not None:
-        text, translate = source.read_text(encoding="utf-8"), cuda._to_ptx
-        cuda._to_ptx = lambda _, stored: translate(text, stored)
+        cuda.source = partial(cuda.source, file=source.resolve())
 
 
 def main(given: list[str] | None = None) -> int:

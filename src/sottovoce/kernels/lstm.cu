@@ -3,132 +3,24 @@
 // m16n8k16. 80 = 5*16 = 64 + 16, 96 = 6*16, so nothing is padded.
 // STORED is the kind of Δ between steps, float or half. A stored number times `scale` is Δ; before the clip it was times `unit`.
 // A scale below 0 marks a user who has finished: every kernel leaves at once, and nobody reads what it would have written.
-#ifdef EMULATED  // on a CPU: tests/unit/kernels/emulated_cuda.h has what is in assembler here
-#include "emulated_cuda.h"
-#else
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-#ifdef __CUDACC_RTC__  // the run-time compiler has no standard headers
-typedef unsigned char uint8_t;
-typedef unsigned int uint32_t;
-typedef unsigned long long uint64_t;
-#else
-#include <stdint.h>
-#endif
-extern __shared__ __align__(128) unsigned char raw[];
-
-__device__ __forceinline__ void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-__device__ __forceinline__ void ldsm4(uint32_t (&r)[4], const void* p) {
-  uint32_t a = (uint32_t)__cvta_generic_to_shared(p);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
-}
-__device__ __forceinline__ void ldsm4t(uint32_t (&r)[4], const void* p) {
-  uint32_t a = (uint32_t)__cvta_generic_to_shared(p);
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(a));
-}
-__device__ __forceinline__ uint32_t movm(uint32_t x) {
-  uint32_t y;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
-}
-__device__ __forceinline__ float ex2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ __forceinline__ uint32_t pack(float lo, float hi) {
-  uint32_t y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo)); return y;
-}
-__device__ __forceinline__ uint32_t pack_half(float lo, float hi) {
-  uint32_t y; asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo)); return y;
-}
-__device__ __forceinline__ void no_more_loads() { asm volatile("" ::: "memory"); }  // before those above: there are no registers for them
-
-// Copies that run by themselves.
-__device__ __forceinline__ uint32_t at(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
-__device__ __forceinline__ void bar_init(uint64_t* b, int count) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(b)), "r"(count) : "memory"); }
-__device__ __forceinline__ void bar_ready() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
-__device__ __forceinline__ void bar_expect(uint64_t* b, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(b)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void bar_wait(uint64_t* b, int parity) {
-  asm volatile("{\n.reg .pred p;\nL:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra L;\nD:\n}" ::"r"(at(b)), "r"(parity) : "memory");
-}
-__device__ __forceinline__ void bulk(void* to, const void* from, int bytes, uint64_t* b) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(at(to)), "l"(from), "r"(bytes), "r"(at(b)) : "memory");
-}
-__device__ __forceinline__ void soon(const void* from, int bytes) {  // into L2
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
-
-// Blocks of a cluster. A store into another block's shared memory counts its bytes at that block's barrier.
-__device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_leave() {  // nobody leaves while others may write here
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-__device__ __forceinline__ uint32_t in_block(uint32_t a, int rank) {
-  uint32_t b; asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(b) : "r"(a), "r"(rank)); return b;
-}
-__device__ __forceinline__ void send(uint32_t to, uint32_t bar, uint32_t x) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to), "r"(x), "r"(bar) : "memory");
-}
-__device__ __forceinline__ void send4(uint32_t to, uint32_t bar, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
-  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1,%2,%3,%4}, [%5];" ::"r"(to), "r"(x), "r"(y), "r"(z), "r"(w), "r"(bar) : "memory");
-}
-
-// Products of four warps (wgmma). A is in registers as mma has it, 16 rows a warp; B in shared memory, in squares of 8 x 8 numbers of 128 bytes
-// each, a row after another. `along` and `across` are the bytes from a square to the next one along the sum and across it. A square's rows
-// lie across; turned, along: so the same squares serve two products.
-__device__ __forceinline__ uint64_t squares_at(const void* p, int along, int across) {
-  return (uint64_t)((at(p) & 0x3ffff) >> 4) | (uint64_t)(along >> 4) << 16 | (uint64_t)(across >> 4) << 32;
-}
-__device__ __forceinline__ void wg_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void wg_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void wg_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
-template <int N> __device__ __forceinline__ void pin(float (&d)[N][4]) {  // what follows reads the sums after the wait, not before
-#pragma unroll
-  for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])::"memory");
-}
-__device__ __forceinline__ void shared_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
-#define FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define FOUR_OF_FOUR(i) FOUR(i), FOUR(i + 1), FOUR(i + 2), FOUR(i + 3)
-#define SUMS16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define SUMS32 SUMS16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define SUMS40 SUMS32 ",%32,%33,%34,%35,%36,%37,%38,%39"
-#define SUMS48 SUMS40 ",%40,%41,%42,%43,%44,%45,%46,%47"
-#define MULTIPLY(NAME, N, TURNED, SUMS, A0, A1, A2, A3, B, ADD, ...) \
-  __device__ __forceinline__ void NAME(float (&d)[N / 8][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int add) { \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" SUMS "}, " \
-                 "{%" #A0 ",%" #A1 ",%" #A2 ",%" #A3 "}, %" #B ", p, 1, 1, " #TURNED ";\n}" \
-                 : __VA_ARGS__ : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(add)); \
-  }
-MULTIPLY(multiply, 32, 0, SUMS16, 16, 17, 18, 19, 20, 21, FOUR_OF_FOUR(0))
-MULTIPLY(multiply, 80, 0, SUMS40, 40, 41, 42, 43, 44, 45, FOUR_OF_FOUR(0), FOUR_OF_FOUR(4), FOUR(8), FOUR(9))
-MULTIPLY(multiply_turned, 32, 1, SUMS16, 16, 17, 18, 19, 20, 21, FOUR_OF_FOUR(0))
-MULTIPLY(multiply_turned, 64, 1, SUMS32, 32, 33, 34, 35, 36, 37, FOUR_OF_FOUR(0), FOUR_OF_FOUR(4))
-MULTIPLY(multiply_turned, 96, 1, SUMS48, 48, 49, 50, 51, 52, 53, FOUR_OF_FOUR(0), FOUR_OF_FOUR(4), FOUR_OF_FOUR(8))
-#endif
-
-typedef __nv_bfloat16 bf;
 #define T 80
 #define E 96
 #define H 256
 #define AHEAD 32  // about as many users are on the device at a time
-#define LN2 0.6931471805599453f
 #define LOG2E 1.4426950408889634f
 
-__device__ __forceinline__ float2 unpack(uint32_t x) { return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u)); }
-__device__ __forceinline__ float quad(float x) {
-  x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2);
+// Products of a warpgroup whose left operand is in registers, with the right one by rows or by columns.
+template <int N> __device__ __forceinline__ void multiply(float (&d)[N][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int add) {
+  wgmma_regs<8 * N, 0>((float (&)[4 * N])d, {a0, a1, a2, a3}, b, add);
 }
+template <int N> __device__ __forceinline__ void multiply_by_columns(float (&d)[N][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int add) {
+  wgmma_regs<8 * N, 1>((float (&)[4 * N])d, {a0, a1, a2, a3}, b, add);
+}
+template <int N> __device__ __forceinline__ void pin(float (&d)[N][4]) { pin((float (&)[4 * N])d); }
+
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + ex2(-LOG2E * x)); }
 __device__ __forceinline__ float tanh_(float x) { return 2.f * __fdividef(1.f, 1.f + ex2(-2.f * LOG2E * x)) - 1.f; }
 
-__device__ __forceinline__ float4 wide(uint2 x) {  // four float16 numbers
-  float2 a = __half22float2(*(half2*)&x.x), b = __half22float2(*(half2*)&x.y);
-  return make_float4(a.x, a.y, b.x, b.y);
-}
 // Eight numbers of a row, in order, as float32.
 __device__ __forceinline__ void wide8(float (&x)[8], const float* p) {
   float4 a = *(const float4*)p, b = *(const float4*)(p + 4);
@@ -153,11 +45,11 @@ __device__ __forceinline__ void put8(half* p, const float (&x)[8]) {
 template <typename S>
 __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* delta, const float* scale_, const float* offset,
                                        const int* meta, float* sums, float* means) {
-  constexpr int ROWS = 64, BESIDE = 160, BELOW = 12 * BESIDE;  // 32 bytes beside each square: to write two rows of four has no bank conflicts
-  unsigned char* es = raw;                       // [8][12] squares: normalised rows, eight of them and eight columns
+  constexpr int ROWS = 64, BESIDE = 160, BELOW = 12 * BESIDE;  // 32 bytes beside each piece: to write two rows of four has no bank conflicts
+  unsigned char* es = raw;                       // [8][12] pieces: normalised rows, eight of them and eight columns
   S* ds = (S*)(raw + 8 * BELOW);                 // [64][E]: the next tile of delta
   bf* ts = (bf*)(ds + ROWS * E);                 // [64][E]: and of theta
-  unsigned char* os = (unsigned char*)(ts + ROWS * E);  // [2][12] squares: the last 16 tokens
+  unsigned char* os = (unsigned char*)(ts + ROWS * E);  // [2][12] pieces: the last 16 tokens
   __shared__ __align__(8) uint64_t bar;
   __shared__ float part[4][16];
   const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
@@ -165,13 +57,13 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
   const int first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + ROWS - 1) / ROWS;
   const float scale = scale_[user];
   if (scale < 0) return;
-  if (tid == 0) { bar_init(&bar, 1); bar_ready(); }
+  if (tid == 0) { bar_init(&bar); bar_ready(); }
   __syncthreads();
   auto fetch = [&](int t) {
     const int v = first + ROWS * t, n = min(ROWS, last - v);
     bar_expect(&bar, n * E * (int)(sizeof(S) + 2));
-    bulk(ds, delta + ((size_t)user * V + v) * E, n * E * (int)sizeof(S), &bar);
-    bulk(ts, theta + (size_t)v * E, n * E * 2, &bar);
+    bulk_copy(ds, delta + ((size_t)user * V + v) * E, n * E * (int)sizeof(S), &bar);
+    bulk_copy(ts, theta + (size_t)v * E, n * E * 2, &bar);
   };
   if (tid == 0) fetch(0);
   for (int i = tid; i < 16 * 12; i += 128)
@@ -184,7 +76,7 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
     a[s][2] = *(const uint32_t*)(o + 16 * s + 8); a[s][3] = *(const uint32_t*)(o + 8 * E + 16 * s + 8);
   }
   const float *of = offset + user * T, oa = -of[16 * warp + g], ob = -of[16 * warp + g + 8], oc = -of[64 + g], od = -of[72 + g];
-  const uint64_t for_scores = squares_at(es, BESIDE, BELOW), for_means = squares_at(es, BELOW, BESIDE);
+  const uint64_t for_scores = operand(es, BESIDE, BELOW), for_means = operand(es, BELOW, BESIDE);
   float acc[12][4] = {}, own[12][4] = {};
   float la = 0, lb = 0, lc = 0, ld = 0;
 #pragma unroll 1
@@ -216,11 +108,11 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
         *(uint4*)(es + block * BELOW + (4 * j + q) * BESIDE + 16 * g) = x;
       }
     }
-    shared_ready();
+    fence_async();
     __syncthreads();
     if (tid == 0 && t + 1 < tiles) fetch(t + 1);
     auto tile = [&](bool partial) {
-      auto chances = [&](float (&x)[4], int c, float below, float above) {
+      auto probabilities = [&](float (&x)[4], int c, float below, float above) {
         x[0] = ex2(x[0] + below); x[1] = ex2(x[1] + below); x[2] = ex2(x[2] + above); x[3] = ex2(x[3] + above);
         if (partial) {
 #pragma unroll
@@ -236,50 +128,50 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
 #pragma unroll
         for (int k = 0; k < 3; k++) {
           uint32_t r0[4], r1[4], u0[4], u1[4];
-          ldsm4(u0, us + 4 * k * 128); ldsm4(u1, us + (4 * k + 2) * 128);
-          ldsm4(r0, base + (4 * k + (lane >> 3)) * BESIDE);
-          ldsm4(r1, base + BELOW + (4 * k + (lane >> 3)) * BESIDE);
+          ldmatrix(u0, us + 4 * k * 128); ldmatrix(u1, us + (4 * k + 2) * 128);
+          ldmatrix(r0, base + (4 * k + (lane >> 3)) * BESIDE);
+          ldmatrix(r1, base + BELOW + (4 * k + (lane >> 3)) * BESIDE);
           mma(s0, u0[0], u0[1], u0[2], u0[3], r0[0], r0[1]); mma(s1, u0[0], u0[1], u0[2], u0[3], r1[0], r1[1]);
           mma(s0, u1[0], u1[1], u1[2], u1[3], r0[2], r0[3]); mma(s1, u1[0], u1[1], u1[2], u1[3], r1[2], r1[3]);
         }
-        chances(s0, 2 * warp, oc, od); chances(s1, 2 * warp + 1, oc, od);
+        probabilities(s0, 2 * warp, oc, od); probabilities(s1, 2 * warp + 1, oc, od);
         lc += (s0[0] + s0[1]) + (s1[0] + s1[1]); ld += (s0[2] + s0[3]) + (s1[2] + s1[3]);
         const uint32_t p0 = pack(s0[0], s0[1]), p1 = pack(s0[2], s0[3]), p2 = pack(s1[0], s1[1]), p3 = pack(s1[2], s1[3]);
 #pragma unroll
         for (int m = 0; m < 6; m++) {
           uint32_t r[4];
-          ldsm4t(r, base + ((lane >> 3) & 1) * BELOW + (2 * m + (lane >> 4)) * BESIDE);
+          ldmatrix_trans(r, base + ((lane >> 3) & 1) * BELOW + (2 * m + (lane >> 4)) * BESIDE);
           mma(own[2 * m], p0, p1, p2, p3, r[0], r[1]);
           mma(own[2 * m + 1], p0, p1, p2, p3, r[2], r[3]);
         }
       }
-      wg_begin();
+      wgmma_fence();
 #pragma unroll
       for (int k = 0; k < 6; k++) multiply(sc, a[k][0], a[k][1], a[k][2], a[k][3], for_scores + k * (2 * BESIDE >> 4), k > 0);
-      wg_commit();
+      wgmma_commit();
 #pragma unroll
       for (int h = 0; h < 2; h++) {  // 32 rows, then the others: while the first are averaged, their scores are made
-        if (h) wg_wait<1>(); else wg_wait<0>();
+        if (h) wgmma_wait<1>(); else wgmma_wait<0>();
         pin(sc);
 #pragma unroll
         for (int c = 0; c < 4; c++) {
-          chances(sc[c], 4 * h + c, oa, ob);
+          probabilities(sc[c], 4 * h + c, oa, ob);
           la += sc[c][0] + sc[c][1]; lb += sc[c][2] + sc[c][3];
         }
-        if (h) wg_wait<0>();  // the first average has read `p`
+        if (h) wgmma_wait<0>();  // the first average has read `p`
 #pragma unroll
         for (int c = 0; c < 4; c++) { p[c][0] = pack(sc[c][0], sc[c][1]); p[c][1] = pack(sc[c][2], sc[c][3]); }
-        wg_begin();
+        wgmma_fence();
         if (!h) {
 #pragma unroll
           for (int k = 0; k < 6; k++) multiply(sc, a[k][0], a[k][1], a[k][2], a[k][3], for_scores + (4 * BELOW + k * 2 * BESIDE >> 4), k > 0);
-          wg_commit();
+          wgmma_commit();
         }
 #pragma unroll
-        for (int k = 0; k < 2; k++) multiply_turned(acc, p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1], for_means + (2 * h + k) * (2 * BELOW >> 4), 1);
-        wg_commit();
+        for (int k = 0; k < 2; k++) multiply_by_columns(acc, p[2 * k][0], p[2 * k][1], p[2 * k + 1][0], p[2 * k + 1][1], for_means + (2 * h + k) * (2 * BELOW >> 4), 1);
+        wgmma_commit();
       }
-      wg_wait<0>();
+      wgmma_wait<0>();
       pin(acc);
     };
     if (n == ROWS) tile(false); else tile(true);
@@ -312,7 +204,7 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
                                        const float* level, const float* share, const int* targets, const int* inputs, const int* meta,
                                        const float* rate, const float* unit_, S* fresh, float* square) {
   constexpr int ROW = E * sizeof(S), STAGE = 16 * (ROW + 2 * E), BESIDE = 128, BELOW = 12 * BESIDE;
-  unsigned char* hs = raw;  // [10][12] squares: eight tokens, eight columns
+  unsigned char* hs = raw;  // [10][12] pieces: eight tokens, eight columns
   __shared__ __align__(16) float lv[T], sh[T];
   __shared__ __align__(16) int tg[T], in[T];
   __shared__ float red[4];
@@ -323,15 +215,15 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows);
   const float scale = scale_[user], unit = unit_[user], eta = rate[0] / unit, keep = scale / unit;
   if (scale < 0) return;
-  if (lane == 0) { bar_init(bar, 1); bar_init(bar + 1, 1); bar_ready(); }
+  if (lane == 0) { bar_init(bar); bar_init(bar + 1); bar_ready(); }
   __syncwarp();
   auto fetch = [&](int v0, int s) {
     if (lane == 0 && v0 < last) {
       const int n = min(16, last - v0);
       unsigned char* to = mine + s * STAGE;
       bar_expect(bar + s, n * (ROW + 2 * E));
-      bulk(to, delta + ((size_t)user * V + v0) * E, n * ROW, bar + s);
-      bulk(to + 16 * ROW, theta + (size_t)v0 * E, n * 2 * E, bar + s);
+      bulk_copy(to, delta + ((size_t)user * V + v0) * E, n * ROW, bar + s);
+      bulk_copy(to + 16 * ROW, theta + (size_t)v0 * E, n * 2 * E, bar + s);
     }
   };
   fetch(first + 16 * warp, 0); fetch(first + 64 + 16 * warp, 1);
@@ -346,9 +238,9 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
     sh[tid] = share[user * T + tid] * LN2; lv[tid] = log2f(sh[tid]) - level[user * T + tid];
     tg[tid] = targets[user * T + tid]; in[tid] = inputs[user * T + tid];
   }
-  shared_ready();
+  fence_async();
   __syncthreads();
-  const uint64_t for_scores = squares_at(hs, BESIDE, BELOW), for_slopes = squares_at(hs, BELOW, BESIDE);
+  const uint64_t for_scores = operand(hs, BESIDE, BELOW), for_gradients = operand(hs, BELOW, BESIDE);
   int seen[6];  // words read and wanted of this lane
 #pragma unroll
   for (int i = 0; i < 3; i++) { const int t = lane + 32 * i; seen[2 * i] = t < T ? tg[t] : -16; seen[2 * i + 1] = t < T ? in[t] : -16; }
@@ -382,15 +274,15 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
     }
     __syncwarp();
     float sc[10][4];
-    wg_begin();
+    wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 6; k++) multiply(sc, ea[2 * k], eb[2 * k], ea[2 * k + 1], eb[2 * k + 1], for_scores + k * (2 * BESIDE >> 4), k > 0);
-    wg_commit();
+    wgmma_commit();
     const float ra = rsqrtf(fmaxf(quad(sa), 1e-24f)), rb = rsqrtf(fmaxf(quad(sb), 1e-24f));
     bool mark = false;
 #pragma unroll
     for (int i = 0; i < 6; i++) mark |= (unsigned)(seen[i] - v0) < 16u;
-    wg_wait<0>();
+    wgmma_wait<0>();
     pin(sc);
     // The dot product of a row with its gradient is the sum over tokens of error times score.
     float da = 0, db = 0;
@@ -404,11 +296,11 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
       pa[n] = pack(e0, e1); pb[n] = pack(e2, e3);
     }
     float sl[12][4];
-    wg_begin();
+    wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 5; k++) multiply_turned(sl, pa[2 * k], pb[2 * k], pa[2 * k + 1], pb[2 * k + 1], for_slopes + k * (2 * BELOW >> 4), k > 0);
-    wg_commit();
-    wg_wait<0>();
+    for (int k = 0; k < 5; k++) multiply_by_columns(sl, pa[2 * k], pb[2 * k], pa[2 * k + 1], pb[2 * k + 1], for_gradients + k * (2 * BELOW >> 4), k > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
     pin(sl);
     // Targets and words read that are in these rows: rare, so one at a time.
     if (__any_sync(~0u, mark)) {
@@ -503,8 +395,8 @@ __device__ __forceinline__ void wide8(float (&x)[8], const Eight<float>& v) { wi
 // Four warps take 64 rows at a time, 64 or 32 columns of them. In `rs` columns lie as in pass B.
 template <typename S, int K>
 __device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* delta, const float* scale_, const float* rate, const float* unit_, S* fresh, float* square) {
-  constexpr int WIDE = K == 256 ? 64 : 32, STEPS = K / WIDE, SQUARE = 128, BELOW_L = 32 * SQUARE, BELOW_R = K / 8 * SQUARE;
-  unsigned char *ls = raw, *rs = raw + 10 * BELOW_L;  // [10][32] and [10][K / 8] squares: eight tokens, eight columns
+  constexpr int WIDE = K == 256 ? 64 : 32, STEPS = K / WIDE, PIECE = 128, BELOW_L = 32 * PIECE, BELOW_R = K / 8 * PIECE;
+  unsigned char *ls = raw, *rs = raw + 10 * BELOW_L;  // [10][32] and [10][K / 8] pieces: eight tokens, eight columns
   __shared__ float red[8];
   const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3, R = gridDim.x * 256;
   const float unit = unit_[user], scale = scale_[user * gridDim.x + blockIdx.x] / unit, eta = rate[0] / unit;
@@ -521,37 +413,37 @@ __device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* de
 #pragma unroll 5
   for (int i = 0; i < 10; i++) {  // a warp: eight tokens, four times eight columns
     const int c = 4 * warp + (lane >> 3), t = 8 * i + (lane & 7);
-    *(uint4*)(ls + i * BELOW_L + c * SQUARE + 16 * (lane & 7)) = *(const uint4*)(left + ((size_t)user * T + t) * R + blockIdx.x * 256 + 8 * c);
+    *(uint4*)(ls + i * BELOW_L + c * PIECE + 16 * (lane & 7)) = *(const uint4*)(left + ((size_t)user * T + t) * R + blockIdx.x * 256 + 8 * c);
   }
 #pragma unroll 5
   for (int i = warp; i < 10 * (K / 32); i += 8) {
     const int block = i / (K / 32), m = i % (K / 32), t = 8 * block + (lane & 7), c = lane >> 3;
     const uint4 x = *(const uint4*)(right + ((size_t)user * T + t) * K + 32 * m + 8 * c);
-    unsigned char* to = rs + block * BELOW_R + 4 * m * SQUARE + 16 * (lane & 7) + 4 * c;
-    *(uint32_t*)to = x.x; *(uint32_t*)(to + SQUARE) = x.y; *(uint32_t*)(to + 2 * SQUARE) = x.z; *(uint32_t*)(to + 3 * SQUARE) = x.w;
+    unsigned char* to = rs + block * BELOW_R + 4 * m * PIECE + 16 * (lane & 7) + 4 * c;
+    *(uint32_t*)to = x.x; *(uint32_t*)(to + PIECE) = x.y; *(uint32_t*)(to + 2 * PIECE) = x.z; *(uint32_t*)(to + 3 * PIECE) = x.w;
   }
-  shared_ready();
+  fence_async();
   __syncthreads();
-  const uint64_t for_step = squares_at(rs, BELOW_R, SQUARE);
+  const uint64_t for_step = operand(rs, BELOW_R, PIECE);
   uint32_t a[5][4];
   float sq = 0;
 #pragma unroll 1
   for (int i = 0; i < 2 * STEPS; i++) {
     if (i % STEPS == 0) {
-      const unsigned char* p = ls + (lane >> 4) * BELOW_L + (16 * (i / STEPS) + 2 * warp + ((lane >> 3) & 1)) * SQUARE + 16 * (lane & 7);
+      const unsigned char* p = ls + (lane >> 4) * BELOW_L + (16 * (i / STEPS) + 2 * warp + ((lane >> 3) & 1)) * PIECE + 16 * (lane & 7);
 #pragma unroll
-      for (int k = 0; k < 5; k++) ldsm4t(a[k], p + 2 * k * BELOW_L);
+      for (int k = 0; k < 5; k++) ldmatrix_trans(a[k], p + 2 * k * BELOW_L);
     }
     float acc[WIDE / 8][4];
-    wg_begin();
+    wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < 5; k++) multiply_turned(acc, a[k][0], a[k][1], a[k][2], a[k][3], for_step + ((i % STEPS) * (WIDE / 8) * SQUARE + 2 * k * BELOW_R >> 4), k > 0);
-    wg_commit();
+    for (int k = 0; k < 5; k++) multiply_by_columns(acc, a[k][0], a[k][1], a[k][2], a[k][3], for_step + ((i % STEPS) * (WIDE / 8) * PIECE + 2 * k * BELOW_R >> 4), k > 0);
+    wgmma_commit();
     Eight<S> now[WIDE / 32][2];
 #pragma unroll
     for (int m = 0; m < WIDE / 32; m++) { now[m][0] = next[m][0]; now[m][1] = next[m][1]; }
     if (i + 1 < 2 * STEPS) take(i + 1);
-    wg_wait<0>();
+    wgmma_wait<0>();
     pin(acc);
     S* to = fresh + place_(i);
 #pragma unroll
@@ -617,7 +509,7 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
       if (j & 1) no_more_loads();  // not all loads at once: there are no registers for them
     }
   }
-  if (tid == 0) { bar_init(&bars[0], 1); bar_init(&bars[1], 1); bar_ready(); bar_expect(&bars[0], 4096); bar_expect(&bars[1], 4096); }
+  if (tid == 0) { bar_init(&bars[0]); bar_init(&bars[1]); bar_ready(); bar_expect(&bars[0], 4096); bar_expect(&bars[1], 4096); }
   *(uint4*)(&hb[0][warp * 288 + 8 * lane]) = *(const uint4*)(hidden + ((size_t)user * 8 + warp) * H + 8 * lane);
   const int unit = 64 * rank + 2 * lane;  // this thread's two units of lane `warp`
   float2 c = *(const float2*)(cell + ((size_t)user * 8 + warp) * H + unit);
@@ -628,7 +520,7 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
   bf* gd = gates + ((size_t)user * T + warp) * 1024 + unit;
   *(float2*)cd = c;
   *(uint32_t*)bd = *(const uint32_t*)(hidden + ((size_t)user * 8 + warp) * H + unit);
-  if (tid < 4 && user + AHEAD < gridDim.y) soon(w + (size_t)AHEAD * 1024 * H + (size_t)(256 * tid + 64 * rank) * H, 64 * H * (int)sizeof(S));
+  if (tid < 4 && user + AHEAD < gridDim.y) prefetch(w + (size_t)AHEAD * 1024 * H + (size_t)(256 * tid + 64 * rank) * H, 64 * H * (int)sizeof(S));
   uint32_t wz[4], far[4], farbar[4];
   float2 bs[4];
 #pragma unroll
@@ -689,7 +581,7 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
 
 // The way back. The sum over 4 x 256 gates runs in the order (pair of units, gate), so that a thread sends 16 bytes.
 template <typename S>
-__device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const float* cells, const bf* theta, const S* delta, const float* scale_, bf* slopes, float* sums) {
+__device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const float* cells, const bf* theta, const S* delta, const float* scale_, bf* gradients, float* sums) {
   __shared__ __align__(16) bf zb[2][8 * 1056];
   __shared__ __align__(16) float part[4][8][68];
   __shared__ __align__(8) uint64_t bars[2];
@@ -701,7 +593,7 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
   const float4 scales = *(const float4*)(scale_ + 4 * user);  // a gate each
   const float scale[4] = {scales.x, scales.y, scales.z, scales.w};
   if (scale[0] < 0) return;  // all four blocks of the cluster: it has one user
-  if (tid == 0) { bar_init(&bars[0], 1); bar_init(&bars[1], 1); bar_ready(); bar_expect(&bars[0], 16384); bar_expect(&bars[1], 16384); }
+  if (tid == 0) { bar_init(&bars[0]); bar_init(&bars[1]); bar_ready(); bar_expect(&bars[0], 16384); bar_expect(&bars[1], 16384); }
 #pragma unroll
   for (int s = 7; s >= 0; s--) {
     uint4 x[4];
@@ -711,7 +603,7 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
       x[j] = blend(w + p, theta + p, scale[j]);
     }
 #pragma unroll
-    for (int j = 0; j < 4; j++) x[j] = make_uint4(movm(x[j].x), movm(x[j].y), movm(x[j].z), movm(x[j].w));
+    for (int j = 0; j < 4; j++) x[j] = make_uint4(movmatrix_trans(x[j].x), movmatrix_trans(x[j].y), movmatrix_trans(x[j].z), movmatrix_trans(x[j].w));
 #pragma unroll
     for (int j = 0; j < 2; j++) {  // as mma takes them
       const uint4 &y = x[2 * j], &z = x[2 * j + 1], one = make_uint4(y.x, y.y, z.x, z.y), two = make_uint4(y.z, y.w, z.z, z.w);
@@ -719,12 +611,12 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
     }
     if (!(s & 1)) no_more_loads();
   }
-  if (tid < 4 && user + AHEAD < gridDim.y) soon(w + (size_t)AHEAD * 1024 * H + (size_t)(256 * rank + 64 * tid) * H, 64 * H * (int)sizeof(S));
+  if (tid < 4 && user + AHEAD < gridDim.y) prefetch(w + (size_t)AHEAD * 1024 * H + (size_t)(256 * rank + 64 * tid) * H, 64 * H * (int)sizeof(S));
   const int unit = 64 * rank + 2 * lane;
   const bf* gd = gates + ((size_t)user * T + warp) * 1024 + unit;
   const float* cd = cells + ((size_t)user * 11 * 8 + warp) * H + unit;
   const bf* ad = above + ((size_t)user * T + warp) * H + unit;
-  bf* sd = slopes + ((size_t)user * T + warp) * 1024 + unit;
+  bf* sd = gradients + ((size_t)user * T + warp) * 1024 + unit;
   float2 dh = make_float2(0, 0), dc = make_float2(0, 0), total[4] = {};
   uint32_t gz[4], up, far[4], farbar[4];
   float2 cn = *(const float2*)(cd + 10 * 2048), cp = *(const float2*)(cd + 9 * 2048);
@@ -822,6 +714,6 @@ extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 2) r
   recur_f<S>(words, bias, theta, delta, scale, hidden, cell, gates, cells, before, after);
 }
 extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 2) recur_b_(const bf* above, const bf* gates,
-    const float* cells, const bf* theta, const S* delta, const float* scale, bf* slopes, float* sums) {
-  recur_b<S>(above, gates, cells, theta, delta, scale, slopes, sums);
+    const float* cells, const bf* theta, const S* delta, const float* scale, bf* gradients, float* sums) {
+  recur_b<S>(above, gates, cells, theta, delta, scale, gradients, sums);
 }

@@ -21,12 +21,12 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
   const int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
   const int V = meta[0], all = (V + 2 * ROWS - 1) / (2 * ROWS), first = blockIdx.y * meta[1], tiles = min(meta[1], all - first);
   if ((int)blockIdx.x % meta[2] >= meta[3]) return;
-  if (tid < 2) bar_init(&bars[tid]);
+  if (tid < 2) { bar_init(&bars[tid]); bar_ready(); }
   __syncthreads();
   if (tid == 0) {
     bar_expect(&bars[0], OUTPUTS + 2 * PIECES);
-    bulk(os, outputs + (size_t)blockIdx.x * T * OUT, OUTPUTS, &bars[0]);
-    bulk(both, table + (size_t)first * 2 * ROWS * WIDE, 2 * PIECES, &bars[0]);
+    bulk_copy(os, outputs + (size_t)blockIdx.x * T * OUT, OUTPUTS, &bars[0]);
+    bulk_copy(both, table + (size_t)first * 2 * ROWS * WIDE, 2 * PIECES, &bars[0]);
   }
   for (int i = tid; i < T; i += 256) { offset[i] = 0; rise[i] = 0; highest[i] = ordered(TINY); }
   float mean[MINE][T / 2], total[T / 4];
@@ -38,12 +38,12 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
     __syncthreads();
     if (tid == 0 && t + 1 < tiles) {
       bar_expect(&bars[(t + 1) & 1], 2 * PIECES);
-      bulk(both + ((t + 1) & 1) * 2 * PIECES, table + (size_t)(first + t + 1) * 2 * ROWS * WIDE, 2 * PIECES, &bars[(t + 1) & 1]);
+      bulk_copy(both + ((t + 1) & 1) * 2 * PIECES, table + (size_t)(first + t + 1) * 2 * ROWS * WIDE, 2 * PIECES, &bars[(t + 1) & 1]);
     }
     bar_wait(&bars[t & 1], (t >> 1) & 1);
     const int v = (first + t) * 2 * ROWS + ROWS * team + 16 * warp + g, r = ROWS * team + 16 * warp + g;  // and 8 more
     float s[T / 2];
-    multiply<WIDE, OUT>(es + team * PIECES, os, s);
+    make_logits<WIDE, OUT>(es + team * PIECES, os, s);
     float shift[2] = {0, 0};
 #if BIASED
     if (v < V) shift[0] = bias[v];
@@ -158,16 +158,16 @@ extern "C" __global__ void __launch_bounds__(256, CHUNKS * CHUNK <= 128 ? 2 : 1)
   unsigned char* steps = raw; unsigned char* es = raw + 2 * STEP;
   __shared__ __align__(8) uint64_t bars[2];
   const int V = meta[0], all = meta[2], todo = meta[3], v = (2 * blockIdx.x + team) * ROWS + 16 * warp + g;  // and 8 more
-  if (tid < 2) bar_init(&bars[tid]);
+  if (tid < 2) { bar_init(&bars[tid]); bar_ready(); }
   __syncthreads();
   auto fetch = [&](int step) {
     const size_t from = (size_t)user * all + step;
     uint64_t* bar = &bars[step & 1];
     unsigned char* to = steps + (step & 1) * STEP;
     bar_expect(bar, STEP + (step == 0 ? 2 * PIECES : 0));
-    bulk(to, outputs + from * T * OUT, OUTPUTS, bar);
-    bulk(to + OUTPUTS, about + from * 3 * T, ABOUT, bar);
-    if (step == 0) bulk(es, table + (size_t)blockIdx.x * 2 * ROWS * WIDE, 2 * PIECES, bar);
+    bulk_copy(to, outputs + from * T * OUT, OUTPUTS, bar);
+    bulk_copy(to + OUTPUTS, about + from * 3 * T, ABOUT, bar);
+    if (step == 0) bulk_copy(es, table + (size_t)blockIdx.x * 2 * ROWS * WIDE, 2 * PIECES, bar);
   };
   if (tid == 0 && todo > 0) fetch(0);
   if (tid == 0 && todo > 1) fetch(1);
@@ -189,7 +189,7 @@ extern "C" __global__ void __launch_bounds__(256, CHUNKS * CHUNK <= 128 ? 2 : 1)
     bar_wait(&bars[step & 1], (step >> 1) & 1);
     float s[T / 2];
     uint32_t errors[T / 4];
-    multiply<WIDE, OUT>(es + team * PIECES, os, s);
+    make_logits<WIDE, OUT>(es + team * PIECES, os, s);
 #pragma unroll
     for (int j = 0; j < T / 8; j++) {
       const int token = 8 * j + 2 * q;
@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(256, CHUNKS * CHUNK <= 128 ? 2 : 1)
 #pragma unroll
       for (int k = 0; k < T / 16; k++) {
         const uint32_t a[4] = {errors[4 * k], errors[4 * k + 1], errors[4 * k + 2], errors[4 * k + 3]};
-        wgmma_regs<CHUNK>(c[m], a, by_columns<OUT>(os + 2 * k * OUT * 16 + m * CHUNK / 8 * 128), 1);
+        wgmma_regs<CHUNK, 1>(c[m], a, by_columns<OUT>(os + 2 * k * OUT * 16 + m * CHUNK / 8 * 128), 1);
       }
     wgmma_commit();
 #pragma unroll
@@ -221,8 +221,7 @@ extern "C" __global__ void __launch_bounds__(256, CHUNKS * CHUNK <= 128 ? 2 : 1)
 #if BIASED
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    float x = along[h];
-    x += __shfl_xor_sync(~0u, x, 1); x += __shfl_xor_sync(~0u, x, 2);
+    const float x = quad(along[h]);
     if (q == 0 && v + 8 * h < V) of_bias[(size_t)user * V + v + 8 * h] = x;
   }
 #endif

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jax.custom_batching import custom_vmap
 from jaxtyping import Array
 
-from sottovoce.kernels import cuda, table_cuda
+from sottovoce.kernels import hopper, table_cuda
+from sottovoce.kernels.hopper import float32
 from sottovoce.kernels.table_cuda import MEMORY, ROWS, Shape
 
 PART = 80  # blocks of 128 rows of one program of the first pass
@@ -71,13 +72,7 @@ def _of_users(shape: Shape) -> Any:
 def find_one_table(tokens: int, size: int, biased: bool) -> OneTable | None:
     """The kernels for this many tokens in a step and rows of this size, if they run here."""
     shape = Shape(tokens, size, False, biased, False, "float16")
-    if not fits(shape) or jax.default_backend() != "gpu":
-        return None
-    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
-        return None
-    try:
-        compiled(shape)
-    except cuda.Unavailable:
+    if not fits(shape) or not hopper.can_run(source(shape)):
         return None
     return OneTable(shape)
 
@@ -103,10 +98,9 @@ def _out(shape: Shape) -> int:
     return max(16 * -(-shape.size // 16), width * chunks)
 
 
-@cache
-def compiled(shape: Shape) -> dict[str, str]:
-    """The PTX of each kernel, by name."""
-    return table_cuda.by_name(table_cuda.source(shape, "one_table.cu"), shape.stored)
+def source(shape: Shape) -> str:
+    """The kernels for one shape."""
+    return table_cuda.source(shape, "one_table.cu")
 
 
 def in_pieces(matrix: Array, columns: int) -> Array:
@@ -140,10 +134,10 @@ def run(
     (users, _, _, size), vocabulary = outputs.shape, len(table)
     given, biases = arguments(shape, table, bias, outputs, last)
     level, mean = _first_pass(shape, given, biases, outputs)
-    results = [jax.ShapeDtypeStruct((users, vocabulary, size), jnp.float32)]
-    results += [jax.ShapeDtypeStruct((users, vocabulary), jnp.float32)] * shape.biased
+    results = [float32(users, vocabulary, size)]
+    results += [float32(users, vocabulary)] * shape.biased
     inputs, grid = [*given, about(level, targets, share), *biases], (_blocks(table), users)
-    of_table, *of_bias = _run("one_gradient", shape, memory(shape)[1], grid, inputs, results)
+    of_table, *of_bias = table_cuda.launch("one_gradient", source(shape), memory(shape)[1], grid, inputs, results)
     return Found(level, mean, of_table, of_bias[0] if of_bias else None)
 
 
@@ -160,22 +154,12 @@ def _first_pass(shape: Shape, given: list, biases: list, outputs: Array) -> tupl
     users, steps, tokens, size = outputs.shape
     parts = -(-given[1].size // (2 * ROWS * _wide(shape) * PART))
     of_tokens, rows = (users * steps, parts, tokens), (users * steps, parts, tokens, size)
-    results = [jax.ShapeDtypeStruct(each, jnp.float32) for each in (of_tokens, of_tokens, rows)]
+    results = [float32(*each) for each in (of_tokens, of_tokens, rows)]
     inputs, grid = [*given, *biases], (users * steps, parts)
-    most, total, mean = _run("one_scores", shape, memory(shape)[0], grid, inputs, results)
+    most, total, mean = table_cuda.launch("one_scores", source(shape), memory(shape)[0], grid, inputs, results)
     scores = table_cuda.put_together(most, total, mean, None)
     return scores.level.reshape(users, steps, tokens), scores.mean.reshape(outputs.shape)
 
 
 def _blocks(table: Array) -> int:
     return -(-len(table) // (2 * ROWS))
-
-
-@cache
-def _call_of(name: str, shape: Shape, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
-    return table_cuda.call_of(name, compiled(shape)[name], memory, grid, arrays)
-
-
-def _run(name: str, shape: Shape, memory: int, grid: tuple[int, int], inputs: list, outputs: list) -> Any:
-    opaque = _call_of(f"{name}_", shape, memory, grid, len(inputs) + len(outputs))
-    return jax.ffi.ffi_call(cuda._TARGET, outputs)(*inputs, name=name, opaque=opaque)

@@ -16,7 +16,7 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 from jaxtyping import Array
 
-from sottovoce.kernels import cuda
+from sottovoce.kernels import cuda, hopper
 from sottovoce.kernels.lstm_users import activate, gate_gradients
 from sottovoce.models.head import aligned
 from sottovoce.models.lstm import LayerState, plain_recurrence
@@ -201,12 +201,7 @@ def in_jax(kind: Any = jnp.bfloat16) -> LSTMRecurrence:
 @cache
 def find_recurrence(lanes: int, unroll: int) -> LSTMRecurrence:
     """By the LSTM's own kernels, for layers of 256 where they run; in JAX for others."""
-    if (lanes, unroll) == (cuda.LANES, cuda.UNROLL) and jax.default_backend() == "gpu":
-        try:
-            if getattr(jax.devices()[0], "compute_capability", "") == "9.0":
-                cuda.compiled("float16")
-                block = Block(_read_on_hopper, _read_back_on_hopper)
-                return LSTMRecurrence(jnp.bfloat16, block, (unroll, 4 * cuda.HIDDEN))
-        except cuda.Unavailable:
-            pass
+    if (lanes, unroll) == (cuda.LANES, cuda.UNROLL) and hopper.can_run(cuda.source("float16")):
+        block = Block(_read_on_hopper, _read_back_on_hopper)
+        return LSTMRecurrence(jnp.bfloat16, block, (unroll, 4 * cuda.HIDDEN))
     return in_jax()

@@ -8,15 +8,22 @@
 #define ITERATIONS ((GROUPS + 3) / 4)
 typedef STORED S;
 
+__device__ __forceinline__ float2 pair(const half* p) { return __half22float2(*(const half2*)p); }
+__device__ __forceinline__ float2 pair(const float* p) { return *(const float2*)p; }
+__device__ __forceinline__ float4 four(const half* p) { return wide(*(const uint2*)p); }
+__device__ __forceinline__ float4 four(const float* p) { return *(const float4*)p; }
+__device__ __forceinline__ void put(half* p, float2 x) { *(uint32_t*)p = pack_half(x.x, x.y); }
+__device__ __forceinline__ void put(float* p, float2 x) { *(float2*)p = x; }
+
 // The next n rows of delta from memory into `ds`; for one warp.
 __device__ __forceinline__ void fetch(S* ds, const S* delta, int n, uint64_t* bar) {
   const int lane = threadIdx.x & 31;
   if (lane == 0) bar_expect(bar, n * E * (int)sizeof(S));
   __syncwarp();
   if (PAD) {
-    for (int r = lane; r < n; r += 32) bulk(ds + r * DS, delta + (size_t)r * E, E * (int)sizeof(S), bar);
+    for (int r = lane; r < n; r += 32) bulk_copy(ds + r * DS, delta + (size_t)r * E, E * (int)sizeof(S), bar);
   } else if (lane == 0) {
-    bulk(ds, delta, n * E * (int)sizeof(S), bar);
+    bulk_copy(ds, delta, n * E * (int)sizeof(S), bar);
   }
 }
 
@@ -103,10 +110,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
     , float* other_out
 #endif
 ) {
-  constexpr int PIECES = ROWS * WIDE * 2, OUTPUTS = T * EC * 2, CHANCES = 2 * ROWS * T * 2;
+  constexpr int PIECES = ROWS * WIDE * 2, OUTPUTS = T * EC * 2, PROBABILITIES = 2 * ROWS * T * 2;
   unsigned char* os = raw; unsigned char* es = os + OUTPUTS; unsigned char* ps = es + 2 * PIECES;
-  unsigned char* os2 = ps + CHANCES; unsigned char* es2 = os2 + COMPARED * OUTPUTS; unsigned char* ps2 = es2 + COMPARED * 2 * PIECES;
-  S* ds = (S*)(ps2 + COMPARED * CHANCES);
+  unsigned char* os2 = ps + PROBABILITIES; unsigned char* es2 = os2 + COMPARED * OUTPUTS; unsigned char* ps2 = es2 + COMPARED * 2 * PIECES;
+  S* ds = (S*)(ps2 + COMPARED * PROBABILITIES);
   __shared__ float offset[T], rise[T], inverse[2 * ROWS], level2[T];
   __shared__ int highest[T];
   __shared__ __align__(8) uint64_t bar;
@@ -114,7 +121,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + 2 * ROWS - 1) / (2 * ROWS);
   const float scale = scale_[user];
   if (scale < 0) return;
-  if (tid == 0) bar_init(&bar);
+  if (tid == 0) { bar_init(&bar); bar_ready(); }
   __syncthreads();
   const S* from = delta + ((size_t)user * V + first) * E;
   if (tid < 32) fetch(ds, from, min(2 * ROWS, last - first), &bar);
@@ -144,7 +151,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
     const int r = 16 * warp + g;  // and 8 more
     float s[T / 2];
 #if COMPARED
-    multiply<WIDE, EC>(es2 + team * PIECES, os2, s);
+    make_logits<WIDE, EC>(es2 + team * PIECES, os2, s);
     {
       float shift[2] = {0, 0};
 #if BIASED
@@ -162,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
         }
     }
 #endif
-    multiply<WIDE, EC>(es + team * PIECES, os, s);
+    make_logits<WIDE, EC>(es + team * PIECES, os, s);
     float shift[2] = {0, 0};
 #if BIASED
     if (r < mine) shift[0] = bias[(size_t)user * V + v0 + ROWS * team + r];
@@ -306,7 +313,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + ROWS - 1) / ROWS;
   const float scale = scale_[user], unit = unit_[user], eta = numbers[0] / unit, keep = scale / unit, user_share = numbers[1];
   if (scale < 0) return;
-  if (tid < 2) bar_init(&bars[tid]);
+  if (tid < 2) { bar_init(&bars[tid]); bar_ready(); }
   __syncthreads();
   const S* from = delta + ((size_t)user * V + first) * E;
   if (warp == 0 && team < tiles) fetch(ds, from + (size_t)team * ROWS * E, min(ROWS, last - first - ROWS * team), &bars[team]);
@@ -326,17 +333,17 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
 #pragma unroll 1
   for (int t = team, turn = 0; t < tiles; t += 2, turn ^= 1) {
     const int v0 = first + ROWS * t, n = min(ROWS, last - v0), r = 16 * warp + g;
-    if (tid % 128 == 0 && t + 2 < tiles) soon(from + (size_t)(t + 2) * ROWS * E, min(ROWS, last - v0 - 2 * ROWS) * E * (int)sizeof(S));
+    if (tid % 128 == 0 && t + 2 < tiles) prefetch(from + (size_t)(t + 2) * ROWS * E, min(ROWS, last - v0 - 2 * ROWS) * E * (int)sizeof(S));
     make_rows<EC>(warp, received + (size_t)v0 * E, ds, scale, n, es, es2, inverse + ROWS * team, &bars[team], turn);
     fence_async();
-    team_sync(team);
+    warpgroup_sync(team);
     float s[T / 2];
     uint32_t errors[T / 4];
 #if COMPARED
     float theirs[T / 2];
-    multiply<EC, OUT>(es2, os2, theirs);
+    make_logits<EC, OUT>(es2, os2, theirs);
 #endif
-    multiply<EC, OUT>(es, os, s);
+    make_logits<EC, OUT>(es, os, s);
     float shift[2] = {0, 0}, along[2] = {0, 0};
 #if COMPARED
     float shift2[2] = {0, 0};
@@ -371,8 +378,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
 #if BIASED
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float x = along[h];
-      x += __shfl_xor_sync(~0u, x, 1); x += __shfl_xor_sync(~0u, x, 2);
+      const float x = quad(along[h]);
       if (q == 0 && r + 8 * h < n) of_bias[(size_t)user * V + v0 + r + 8 * h] = x;
     }
 #endif
@@ -384,7 +390,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
 #pragma unroll
       for (int k = 0; k < T / 16; k++) {
         const uint32_t a[4] = {errors[4 * k], errors[4 * k + 1], errors[4 * k + 2], errors[4 * k + 3]};
-        wgmma_regs<CHUNK>(c[m], a, by_columns<OUT>(os + 2 * k * OUT * 16 + m * CHUNK / 8 * 128), k > 0);
+        wgmma_regs<CHUNK, 1>(c[m], a, by_columns<OUT>(os + 2 * k * OUT * 16 + m * CHUNK / 8 * 128), k > 0);
       }
     wgmma_commit();
 #pragma unroll
@@ -404,7 +410,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
             along[h] += e.x * c[m][4 * j + 2 * h] + e.y * c[m][4 * j + 2 * h + 1];
           }
         }
-      along[h] += __shfl_xor_sync(~0u, along[h], 1); along[h] += __shfl_xor_sync(~0u, along[h], 2);
+      along[h] = quad(along[h]);
       rate[h] = eta * inverse[ROWS * team + r + 8 * h];
     }
 #endif
@@ -427,7 +433,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
             put(at_, now);
           }
         }
-    team_sync(team);
+    warpgroup_sync(team);
     unsigned char* to = (unsigned char*)(fresh + ((size_t)user * V + v0) * E);
     if (PAD) {
       constexpr int EACH = E * (int)sizeof(S) / 16;
@@ -436,7 +442,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
       for (int i = tid % 128; i < n * E * (int)sizeof(S) / 16; i += 128) *(uint4*)(to + 16 * i) = *(const uint4*)((const unsigned char*)ds + 16 * i);
     }
     fence_async();
-    team_sync(team);
+    warpgroup_sync(team);
     if (warp == 0 && t + 2 < tiles) fetch(ds, from + (size_t)(t + 2) * ROWS * E, min(ROWS, last - v0 - 2 * ROWS), &bars[team]);
   }
 #pragma unroll

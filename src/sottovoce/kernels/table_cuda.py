@@ -1,23 +1,21 @@
 """The products of `any_users` with the table of logits as CUDA kernels for Hopper GPUs: logits never reach memory.
 
-The source is `table.cu`, compiled when it is first used for the sizes at hand. A row must have a multiple of 4 numbers
+The source is `table.cu`, compiled for the sizes at hand. A row must have a multiple of 4 numbers
 and fit the shared memory of a multiprocessor.
 """
 
 from __future__ import annotations
 
-import re
-import zlib
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from sottovoce.kernels import cuda
+from sottovoce.kernels import hopper
 from sottovoce.kernels.any_users import Scores, Softmax, Table, Target
+from sottovoce.kernels.hopper import KINDS, Product, float32
 from sottovoce.kernels.lstm_users import Step
 
 ROWS = 64  # of the table for a warpgroup at a time; a block has two warpgroups
@@ -72,89 +70,28 @@ def fits(shape: Shape, vocabulary: int) -> bool:
 
 def softmax(shape: Shape, vocabulary: int) -> Softmax | None:
     """The kernels, if they run here: products of bfloat16 numbers with float32 sums."""
-    if not fits(shape, vocabulary) or jax.default_backend() != "gpu":
-        return None
-    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
-        return None
-    try:
-        compiled(shape)
-    except cuda.Unavailable:
+    if not fits(shape, vocabulary) or not hopper.can_run(source(shape)):
         return None
     return Softmax(jnp.bfloat16, jnp.dtype(shape.stored), _scores, _step_table, "CUDA")
 
 
+@cache
 def source(shape: Shape, file: str = "table.cu") -> str:
     """A file of kernels for one shape."""
-    sizes = {"T": shape.tokens, "E": shape.size}
-    flags = {"UNIT": shape.unit, "BIASED": shape.biased, "COMPARED": shape.compared}
-    defined = "".join(f"#define {name} {int(value)}\n" for name, value in (sizes | flags).items())
-    texts = [(Path(__file__).parent / name).read_text(encoding="utf-8") for name in ("hopper.cu", file)]
-    products = [_product(shape.tokens, (0, 0)), _product(shape.tokens, (1, 1)), _product(shape.columns()[0], None)]
-    return defined + "".join(texts).replace("// HERE: wgmma\n", "".join(products))
+    defined = {"T": shape.tokens, "E": shape.size, "STORED": KINDS[shape.stored]}
+    defined |= {"UNIT": int(shape.unit), "BIASED": int(shape.biased), "COMPARED": int(shape.compared)}
+    products = [Product(shape.tokens, 0, 0), Product(shape.tokens, 1, 1), Product(shape.columns()[0], None, 1)]
+    return hopper.source(defined, products, "logits.cu", file)
 
 
-def _product(width: int, by_columns: tuple[int, int] | None) -> str:
-    """One kind of product of a warpgroup, [64, 16] by [16, width]. None: the left operand is in registers."""
-    count = width // 2
-    sums, inline = ",".join(f"%{number}" for number in range(count)), "__device__ __forceinline__ void"
-    if by_columns is None:
-        left, flags, right = "{" + ",".join(f"%{count + i}" for i in range(4)) + "}", "1", count + 4
-        given, operands = "const uint32_t (&a)[4]", ", ".join(f'"r"(a[{i}])' for i in range(4))
-        name = f"wgmma_regs<{width}>"
-    else:
-        left, flags, right = f"%{count}", "{}, {}".format(*by_columns), count + 1
-        given, operands = "uint64_t a", '"l"(a)'
-        name = f"wgmma<{width}, {flags}>"
-    kept = ", ".join(f'"+f"(d[{each}])' for each in range(count))
-    kind = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.bf16.bf16"
-    return (
-        f"template <> {inline} {name}(float (&d)[{count}], {given}, uint64_t b, int add) {{\n"
-        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{right + 1}, 0;\\n"\n'
-        f'    "{kind} {{{sums}}}, {left}, %{right}, p, 1, 1, {flags};\\n}}"\n'
-        f'    : {kept} : {operands}, "l"(b), "r"(add));\n}}\n'
-    )
-
-
-@cache
-def compiled(shape: Shape) -> dict[str, str]:
-    """The PTX of each kernel, by name."""
-    return by_name(source(shape), shape.stored)
-
-
-def by_name(text: str, stored: str) -> dict[str, str]:
-    """The PTX of each kernel of a source."""
-    cuda._launcher()  # first, since its absence is found sooner
-    text = cuda._to_ptx(text, {"float32": "float", "float16": "half"}[stored])
-    # Each kernel becomes a module of its own, with the declarations that all share.
-    shared = re.findall(r"^\.extern \.shared.*\n", text, re.MULTILINE)
-    text = re.sub(r"^\.extern \.shared.*\n", "", text, flags=re.MULTILINE)
-    head, *entries = text.split("\n\t// .globl\t")
-    head += "\n" + "".join(dict.fromkeys(shared))
-    return {entry.split()[0]: f"{head}\n\t// .globl\t{entry}" for entry in entries}
-
-
-def call_of(name: str, ptx: str, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
-    """A launch of a kernel with blocks of 256 threads, as the launcher reads it."""
-    triton = cuda._launcher()
+def launch(
+    name: str, text: str, memory: int, grid: tuple[int, int], inputs: list, outputs: list, in_place: dict | None = None
+) -> Any:
+    """A kernel with blocks of 256 threads."""
     if memory > 40_000:
         # Kernels have a few kB more of their own; the launcher raises the limit only for more than 48 kB asked here.
         memory = max(memory, 49_408)
-    kernel = triton.TritonKernel(name, 8, 1, memory, ptx, "", 90)
-    parameters = [triton.create_array_parameter(0, 16)] * arrays
-    call = triton.TritonKernelCall(kernel, grid[0], grid[1], 1, parameters)
-    return zlib.compress(call.to_proto(name, b""))
-
-
-@cache
-def _call_of(name: str, shape: Shape, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
-    return call_of(name, compiled(shape)[name], memory, grid, arrays)
-
-
-def _run(
-    name: str, shape: Shape, memory: int, grid: tuple[int, int], inputs: list, outputs: list, in_place: dict
-) -> Any:
-    opaque = _call_of(f"{name}_", shape, memory, grid, len(inputs) + len(outputs))
-    return jax.ffi.ffi_call(cuda._TARGET, outputs, input_output_aliases=in_place)(*inputs, name=name, opaque=opaque)
+    return hopper.launch(f"{name}_", text, 8, memory, grid, inputs, outputs, in_place)
 
 
 def _shape(outputs: Array, table: Table, target: Target) -> Shape:
@@ -171,18 +108,14 @@ def _others(table: Table, target: Target) -> list:
     return biases + others
 
 
-def _float32(*shape: int) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(shape, jnp.float32)
-
-
 def _scores(outputs: Array, table: Table, target: Target) -> Scores:
     (users, tokens, size), vocabulary = outputs.shape, len(table.received)
     shape, parts = _shape(outputs, table, target), -(-vocabulary // PART)
     meta = jnp.array([vocabulary, PART], jnp.int32)
     inputs = [outputs, table.received, table.delta, table.scale, meta, *_others(table, target)]
-    of_tokens, rows = _float32(users, parts, tokens), _float32(users, parts, tokens, size)
+    of_tokens, rows = float32(users, parts, tokens), float32(users, parts, tokens, size)
     results = [of_tokens, of_tokens, rows] + ([rows] if shape.compared else [])
-    most, total, mean, *other = _run("table_scores", shape, shape.memory(1), (parts, users), inputs, results, {})
+    most, total, mean, *other = launch("table_scores", source(shape), shape.memory(1), (parts, users), inputs, results)
     return put_together(most, total, mean, other[0] if other else None)
 
 
@@ -205,8 +138,10 @@ def _step_table(
     numbers = jnp.array([step.learning_rate, target.user_share], jnp.float32)
     inputs = [outputs, table.received, table.delta, step.scale, meta, units, level, target.share]
     inputs += [target.tokens.astype(jnp.int32), numbers, *_others(table, target)]
-    results = [jax.ShapeDtypeStruct(table.delta.shape, table.delta.dtype), _float32(users, groups)]
+    results = [jax.ShapeDtypeStruct(table.delta.shape, table.delta.dtype), float32(users, groups)]
     if shape.biased:
-        results.append(_float32(users, vocabulary))
-    new, squares, *of_bias = _run("table_step", shape, shape.memory(2), (groups, users), inputs, results, {2: 0})
+        results.append(float32(users, vocabulary))
+    new, squares, *of_bias = launch(
+        "table_step", source(shape), shape.memory(2), (groups, users), inputs, results, {2: 0}
+    )
     return new, jnp.sum(squares, axis=1), of_bias[0] if of_bias else None

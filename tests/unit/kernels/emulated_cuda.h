@@ -1,8 +1,8 @@
-// A CPU in place of a Hopper GPU, for the kernels of lstm.cu: what they write in assembler, and what CUDA has of its own.
+// A CPU in place of a Hopper GPU: what hopper.cu writes in assembler, and what CUDA has of its own.
 //
 // A thread of a block is a fiber, a block an operating system's thread; blocks of a cluster run at once. Warps exchange numbers where
-// all their threads meet, so a thread that does not come is found: the program then says so and ends. Copies and products that
-// run by themselves are done at once: that nobody reads too early is not shown here, nor how memory orders what is written.
+// all their threads meet, so a thread that does not come is found: the program then says so and ends. Asynchronous copies and products
+// are done at once: that nobody reads too early is not shown here, nor how memory orders what is written.
 #pragma once
 #include <ucontext.h>
 
@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #define __device__
@@ -41,6 +42,9 @@ struct __nv_bfloat16 { uint16_t bits; };
 inline float2 __half22float2(half2 h) { return {(float)h.x, (float)h.y}; }
 inline float __uint_as_float(uint32_t x) { float f; memcpy(&f, &x, 4); return f; }
 inline uint32_t __float_as_uint(float x) { uint32_t u; memcpy(&u, &x, 4); return u; }
+inline int __float_as_int(float x) { return (int)__float_as_uint(x); }
+inline float __int_as_float(int x) { return __uint_as_float((uint32_t)x); }
+inline int atomicMax(int* p, int x) { const int old = *p; *p = max(old, x); return old; }  // threads of a block take turns
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
@@ -48,12 +52,14 @@ inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
 // ------------------------------------------------------------------------------------------------- threads, warps, blocks, clusters
 constexpr int STACK = 256 << 10;
 struct Fiber { ucontext_t context; std::unique_ptr<char[]> stack; int thread = 0; bool done = false; };
-struct Warp { int here = 0; unsigned times = 0; uint64_t given[2][32][6]; };
+struct Meeting { int here = 0; unsigned times = 0; };
+struct Warp : Meeting { uint64_t given[2][32][6]; };
 struct Block;
-struct Cluster { int size = 1; std::atomic<int> begun{0}, here{0}; std::atomic<unsigned> times{0}; std::vector<Block*> blocks; };
+struct Cluster { int size = 1; std::atomic<int> begun{0}, here{0}; std::atomic<unsigned> times{0}, progress{0}; std::vector<Block*> blocks; };
 struct Block {
-  int x, y, width, height, threads, here = 0, at_cluster = 0;
-  unsigned times = 0;
+  int x, y, width, height, threads, at_cluster = 0;
+  Meeting all, warpgroups[2];
+  bool any = false;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   std::vector<unsigned char> memory;
@@ -73,26 +79,33 @@ inline struct { Field<&Block::x> x; Field<&Block::y> y; } blockIdx;
 inline struct { Field<&Block::width> x; Field<&Block::height> y; } gridDim;
 
 inline void wait_for(const std::function<bool()>& ready) {
-  for (long turns = 0; !ready(); turns++) {
-    if (turns > 3000000) { fprintf(stderr, "thread %d of block %d waits for ever\n", block_->now->thread, block_->x); _exit(3); }
-    swapcontext(&block_->now->context, &block_->scheduler);
-  }
+  while (!ready()) swapcontext(&block_->now->context, &block_->scheduler);
+  block_->cluster->progress++;
 }
-inline void __syncthreads() {
-  Block& b = *block_;
-  const unsigned times = b.times;
-  if (++b.here == b.threads) { b.here = 0; b.times++; }
-  wait_for([&] { return b.times != times; });
+inline void meet(Meeting& m, int threads) {
+  const unsigned times = m.times;
+  if (++m.here == threads) { m.here = 0; m.times++; }
+  wait_for([&] { return m.times != times; });
 }
+inline void __syncthreads() { meet(block_->all, block_->threads); }
+inline bool __syncthreads_or(bool x) {
+  block_->any = false;
+  __syncthreads();
+  block_->any |= x;
+  __syncthreads();
+  const bool found = block_->any;
+  __syncthreads();
+  return found;
+}
+inline void warpgroup_sync(int which) { meet(block_->warpgroups[which], 128); }
 // What every thread of the warp gives; they all come here.
 inline uint64_t (*all_give(std::initializer_list<uint64_t> mine))[6] {
   Warp& w = block_->warps[block_->now->thread >> 5];
-  const unsigned times = w.times;
+  auto given = w.given[w.times & 1];
   int i = 0;
-  for (uint64_t x : mine) w.given[times & 1][block_->now->thread & 31][i++] = x;
-  if (++w.here == 32) { w.here = 0; w.times++; }
-  wait_for([&] { return w.times != times; });
-  return w.given[times & 1];
+  for (uint64_t x : mine) given[block_->now->thread & 31][i++] = x;
+  meet(w, 32);
+  return given;
 }
 inline int lane_() { return block_->now->thread & 31; }
 inline void __syncwarp() { all_give({0}); }
@@ -130,10 +143,15 @@ inline void run_block(Block& b) {
     f.context.uc_stack.ss_size = STACK;
     makecontext(&f.context, +[] { block_->kernel(); block_->now->done = true; swapcontext(&block_->now->context, &block_->scheduler); }, 0);
   }
-  for (int left = b.threads; left;) {
+  // Nobody in the cluster went on while each thread here had its turn: other blocks may still be at work, a block alone waits for ever.
+  const int most = b.cluster->size > 1 ? 50000 : 2;
+  for (int left = b.threads, idle = 0; left;) {
+    const unsigned progress = b.cluster->progress;
     left = 0;
     for (Fiber& f : b.fibers)
-      if (!f.done) { b.now = &f; swapcontext(&b.scheduler, &f.context); left += !f.done; }
+      if (!f.done) { b.now = &f; swapcontext(&b.scheduler, &f.context); left += !f.done; b.cluster->progress += f.done; }
+    idle = b.cluster->progress == progress ? idle + 1 : 0;
+    if (idle > most) { fprintf(stderr, "%d threads of block %d, %d wait for ever\n", left, b.x, b.y); _exit(3); }
     std::this_thread::yield();
   }
 }
@@ -155,8 +173,12 @@ inline void launch(int width, int height, int threads, long bytes, int size, con
       for (std::thread& t : running) t.join();
     }
 }
+// A kernel with its arguments.
+template <typename... P> std::function<void()> with(void (*kernel)(P...), void** given) {
+  return [=] { [&]<size_t... I>(std::index_sequence<I...>) { kernel((P)given[I]...); }(std::index_sequence_for<P...>()); };
+}
 
-// ------------------------------------------------------------------------------------------------- what lstm.cu writes in assembler
+// ------------------------------------------------------------------------------------------------- what hopper.cu writes in assembler
 inline float of_bf16(uint64_t pair, int which) { return __uint_as_float((uint32_t)(pair >> (16 * which)) << 16); }
 inline uint32_t to_bf16(float x) { const uint32_t u = __float_as_uint(x); return x != x ? 0x7fff : (u + 0x7fff + ((u >> 16) & 1)) >> 16; }
 inline uint32_t pack(float low, float high) { return to_bf16(low) | to_bf16(high) << 16; }
@@ -177,18 +199,18 @@ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a
     c[i] += sum;
   }
 }
-inline void load_squares(uint32_t (&r)[4], const void* p, bool turned) {
+inline void load_matrices(uint32_t (&r)[4], const void* p, bool transposed) {
   auto all = all_give({(uint64_t)p});
   const int one = lane_() >> 2, two = 2 * (lane_() & 3);
   for (int i = 0; i < 4; i++) {
     auto at = [&](int row, int column) { return (uint32_t)((const uint16_t*)all[8 * i + row][0])[column]; };
-    r[i] = turned ? at(two, one) | at(two + 1, one) << 16 : at(one, two) | at(one, two + 1) << 16;
+    r[i] = transposed ? at(two, one) | at(two + 1, one) << 16 : at(one, two) | at(one, two + 1) << 16;
   }
   __syncwarp();
 }
-inline void ldsm4(uint32_t (&r)[4], const void* p) { load_squares(r, p, false); }
-inline void ldsm4t(uint32_t (&r)[4], const void* p) { load_squares(r, p, true); }
-inline uint32_t movm(uint32_t x) {
+inline void ldmatrix(uint32_t (&r)[4], const void* p) { load_matrices(r, p, false); }
+inline void ldmatrix_trans(uint32_t (&r)[4], const void* p) { load_matrices(r, p, true); }
+inline uint32_t movmatrix_trans(uint32_t x) {
   auto all = all_give({x});
   const int one = lane_() >> 2, two = 2 * (lane_() & 3);
   auto at = [&](int row) { return (uint32_t)(all[row * 4 + (one >> 1)][0] >> (16 * (one & 1))) & 0xffff; };
@@ -203,24 +225,28 @@ inline uint32_t at(const void* p) {
 }
 inline uint32_t in_block(uint32_t place, int rank) { return place | (uint32_t)(rank + 1) << 28; }
 inline char* far_(uint32_t place) { return block_->cluster->blocks[(place >> 28) - 1]->statics + (int)(place & 0xfffffff) - (1 << 27); }
-struct Barrier { int32_t bytes; int16_t missing; uint8_t phase, count; };
+struct Barrier { int32_t bytes; int16_t missing, phase; };
+static_assert(sizeof(Barrier) == 8, "as on the device");
 inline std::mutex barriers;
 inline void count(void* barrier, int bytes, int arrived) {
   std::lock_guard<std::mutex> alone(barriers);
   Barrier& b = *(Barrier*)barrier;
   b.bytes += bytes; b.missing -= arrived;
-  if (!b.missing && !b.bytes) { b.phase ^= 1; b.missing = b.count; }
+  if (!b.missing && !b.bytes) { b.phase ^= 1; b.missing = 1; }
 }
-inline void bar_init(uint64_t* b, int n) { *(Barrier*)b = {0, (int16_t)n, 0, (uint8_t)n}; }
+inline void bar_init(uint64_t* b) { *(Barrier*)b = {0, 1, 0}; }
 inline void bar_ready() {}
 inline void bar_expect(uint64_t* b, int bytes) { count(b, bytes, 1); }
 inline void bar_wait(uint64_t* b, int parity) { wait_for([&] { return __atomic_load_n(&((Barrier*)b)->phase, __ATOMIC_SEQ_CST) != parity; }); }
-inline void bulk(void* to, const void* from, int bytes, uint64_t* b) {
-  if (((uintptr_t)to | (uintptr_t)from | bytes) % 16) { fprintf(stderr, "a copy is not in steps of 16 bytes\n"); _exit(4); }
+inline void check_copy(uintptr_t to, const void* from, int bytes) {
+  if (bytes <= 0 || (to | (uintptr_t)from | bytes) % 16) { fprintf(stderr, "a copy is not in steps of 16 bytes\n"); _exit(4); }
+}
+inline void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
+  check_copy((uintptr_t)to, from, bytes);
   memcpy(to, from, bytes);
   count(b, -bytes, 0);
 }
-inline void soon(const void*, int) {}
+inline void prefetch(const void* from, int bytes) { check_copy(0, from, bytes); }
 inline void send(uint32_t to, uint32_t bar, uint32_t x) { memcpy(far_(to), &x, 4); count(far_(bar), -4, 0); }
 inline void send4(uint32_t to, uint32_t bar, uint32_t x, uint32_t y, uint32_t z, uint32_t w) {
   const uint32_t four[4] = {x, y, z, w};
@@ -228,30 +254,35 @@ inline void send4(uint32_t to, uint32_t bar, uint32_t x, uint32_t y, uint32_t z,
   count(far_(bar), -16, 0);
 }
 
-inline void wg_begin() {}
-inline void wg_commit() {}
-template <int N> inline void wg_wait() {}
-template <int N> inline void pin(float (&)[N][4]) {}
-inline void shared_ready() {}
+inline void wgmma_fence() {}
+inline void wgmma_commit() {}
+template <int OPEN> inline void wgmma_wait() {}
+template <int N> inline void wgmma_wait(float (&)[N]) {}
+template <int N> inline void pin(float (&)[N]) {}
+inline void fence_async() {}
 inline void no_more_loads() {}
-inline uint64_t squares_at(const void* p, int along, int across) { return at(p) >> 4 | (uint64_t)(along >> 4) << 16 | (uint64_t)(across >> 4) << 32; }
-template <int N> inline void product(float (&d)[N][4], std::initializer_list<uint64_t> a, uint64_t b, int add, int of_row, int of_column) {
-  auto all = all_give(a);
-  for (int n = 0; n < N; n++)
-    for (int i = 0; i < 4; i++) {
-      const int row = (lane_() >> 2) + 8 * (i >> 1), column = 2 * (lane_() & 3) + (i & 1);
-      float sum = 0;
-      for (int k = 0; k < 16; k++) {
-        const long place = 16 * ((b & 0xffff) + n * (b >> 32) + (k >> 3) * (b >> 16 & 0xffff)) + column * of_column + (k & 7) * of_row;
-        sum += of_a(all, row, k) * of_bf16(*(const uint16_t*)(raw + place), 0);
-      }
-      d[n][i] = (add ? d[n][i] : 0.f) + sum;
-    }
+// A number of an operand in pieces, whose first byte and strides are counted in 16 bytes.
+inline float number_of(uint64_t operand, int by_columns, int index, int k) {
+  const long piece = 16 * ((operand & 0xffff) + (index >> 3) * (operand >> 32) + (k >> 3) * (operand >> 16 & 0xffff));
+  const int inside = by_columns ? (k & 7) * 16 + (index & 7) * 2 : (index & 7) * 16 + (k & 7) * 2;
+  return of_bf16(*(const uint16_t*)(raw + piece + inside), 0);
+}
+// A thread has rows g and g + 8 of its warp's 16, and columns 8 j + 2 q and 1 more: d[4 j + 2 * (which row) + (which column)].
+template <int N> inline void product(float (&d)[N], const std::function<float(int, int)>& left, uint64_t b, int right, int add) {
+  float a[2][16];
+  for (int i = 0; i < 32; i++) a[i >> 4][i & 15] = left((lane_() >> 2) + 8 * (i >> 4), i & 15);
+  for (int i = 0; i < N; i++) {
+    float sum = 0;
+    for (int k = 0; k < 16; k++) sum += a[i >> 1 & 1][k] * number_of(b, right, 8 * (i >> 2) + 2 * (lane_() & 3) + (i & 1), k);
+    d[i] = (add ? d[i] : 0.f) + sum;
+  }
   __syncwarp();
 }
-template <int N> inline void multiply(float (&d)[N][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int add) {
-  product(d, {a0, a1, a2, a3}, b, add, 2, 16);
+template <int N, int LEFT, int RIGHT> inline void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
+  const int first = 16 * (block_->now->thread >> 5 & 3);
+  product(d, [=](int row, int k) { return number_of(a, LEFT, first + row, k); }, b, RIGHT, add);
 }
-template <int N> inline void multiply_turned(float (&d)[N][4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int add) {
-  product(d, {a0, a1, a2, a3}, b, add, 16, 2);
+template <int N, int RIGHT> inline void wgmma_regs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int add) {
+  auto all = all_give({a[0], a[1], a[2], a[3]});
+  product(d, [=](int row, int k) { return of_a(all, row, k); }, b, RIGHT, add);
 }

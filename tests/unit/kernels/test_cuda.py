@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.commands.bench import WORKLOADS, make_users
-from sottovoce.kernels import cuda
+from sottovoce.kernels import cuda, hopper
 from sottovoce.kernels.lstm_users import plain_products, train_users
 from sottovoce.local.update import FedAvg, User
 from sottovoce.models.lstm import LSTM
@@ -65,11 +65,11 @@ def test_a_users_sums_are_made_in_one_order_whoever_else_is_in_the_block(monkeyp
     """How the softmax is split over programs depends on the vocabulary alone. No GPU is needed to see it."""
     grids = []
 
-    def run(name, delta, warps, memory, grid, inputs, outputs, in_place=None):
+    def launch(name, text, warps, memory, grid, inputs, outputs, in_place=None):
         grids.append((grid[0], int(inputs[-1][1])))
         return [jnp.zeros(output.shape) for output in outputs]
 
-    monkeypatch.setattr(cuda, "_run", run)
+    monkeypatch.setattr(hopper, "launch", launch)
     table = jnp.zeros((10_000, cuda.SIZE), jnp.bfloat16)
     for users in (1, 7, 32, 100, 160):
         cuda._scores(

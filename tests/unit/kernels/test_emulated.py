@@ -1,92 +1,30 @@
-"""The CUDA kernels against their plain twins without a GPU: their source, compiled for this CPU.
+"""The CUDA kernels of the LSTM against their plain twins without a GPU: their source, compiled for this CPU.
 
 `emulated_cuda.h` has what they write in assembler. So this shows which numbers they multiply and where they put them,
-and that no thread waits for another in vain. Speed, and the order of what runs by itself, only a GPU shows: see
+and that no thread waits for another in vain. Speed, and the order of what is asynchronous, only a GPU shows: see
 `test_cuda.py`.
 """
 
 from __future__ import annotations
-
-import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels import cuda, lstm_users
+from sottovoce.kernels import cuda, hopper, lstm_users
 from sottovoce.kernels.lstm_users import Step, offset_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")]
+pytestmark = pytest.mark.slow
 
 USERS, WORDS, TOKENS, SIZE, HIDDEN = 3, 733, 80, 96, 256  # 733: the last tile of a table is not full
 FINISHED = 1  # the user who has
-BLOCKS_OF_A_CLUSTER = {"recur_f": 4, "recur_b": 4}
-
-RUN = """
-import ctypes, sys
-import numpy as np
-
-arrays = [np.array(each) for each in np.load("arrays.npz").values()]
-for pair in filter(None, sys.argv[2].split(",")):
-    one, other = map(int, pair.split("="))
-    arrays[other] = arrays[one]  # stepped in place
-places = (ctypes.c_void_p * len(arrays))(*[each.ctypes.data for each in arrays])
-*sizes, memory, blocks = map(int, sys.argv[3:])
-getattr(ctypes.CDLL("./kernels.so"), sys.argv[1])(places, *sizes, ctypes.c_long(memory), blocks)
-np.savez("arrays.npz", *arrays)
-"""
 
 
-@pytest.fixture(scope="module", params=[jnp.float16, jnp.float32], ids=["float16", "float32"])
-def kind(request, tmp_path_factory):
+@pytest.fixture(params=[jnp.float16, jnp.float32], ids=["float16", "float32"])
+def kind(request, emulated):
     """The kind of the updates between steps. While it is in use, the kernels run here."""
-    source = Path(cuda.__file__).with_name("lstm.cu")
-    stored = {jnp.float16: "half", jnp.float32: "float"}[request.param]
-    lines = ["#define EMULATED", f"#define STORED {stored}", f'#include "{source}"']
-    for name, parameters in re.findall(r'extern "C" [^{]*?(\w+)\(([^()]*)\) \{', source.read_text(encoding="utf-8")):
-        kinds = [re.sub(r"\w+$", "", parameter.strip()) for parameter in parameters.split(",")]
-        given = ", ".join(f"({each})p[{place}]" for place, each in enumerate(kinds))
-        lines.append(
-            f'extern "C" void run_{name}(void** p, int width, int height, int threads, long bytes, int blocks) {{'
-            f" launch(width, height, threads, bytes, blocks, [=] {{ {name}({given}); }}); }}"
-        )
-    folder = tmp_path_factory.mktemp("emulated")
-    (folder / "kernels.cpp").write_text("\n".join(lines), encoding="utf-8")
-    flags = [
-        "-std=c++20",
-        "-O1",
-        "-w",
-        "-fPIC",
-        "-shared",
-        "-pthread",
-        "-fno-strict-aliasing",
-        "-fno-gnu-unique",
-        f"-I{Path(__file__).parent}",
-    ]
-    subprocess.run(["g++", *flags, "kernels.cpp", "-o", "kernels.so"], cwd=folder, check=True)
-
-    def run(name, delta, warps, memory, grid, inputs, outputs, in_place=None):
-        arrays = [np.array(each) for each in inputs]
-        results = [np.full(each.shape, np.nan, each.dtype) for each in outputs]
-        np.savez(folder / "arrays.npz", *[each.reshape(-1).view(np.uint8) for each in [*arrays, *results]])
-        same = [f"{place}={len(arrays) + result}" for place, result in (in_place or {}).items()]
-        numbers = [*grid, 32 * warps, memory, BLOCKS_OF_A_CLUSTER.get(name, 1)]
-        # In a process of its own, which a kernel that goes wrong may end.
-        command = [sys.executable, "-c", RUN, f"run_{name}_", ",".join(same), *map(str, numbers)]
-        subprocess.run(command, cwd=folder, check=True, timeout=200)
-        after = list(np.load(folder / "arrays.npz").values())[len(arrays) :]
-        return [
-            jnp.asarray(found.view(each.dtype).reshape(each.shape)) for found, each in zip(after, results, strict=True)
-        ]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cuda, "_run", run)
-        yield request.param
+    return request.param
 
 
 def normal(seed, *shape, kind=jnp.bfloat16, size=1.0):
@@ -166,3 +104,16 @@ def test_the_recurrence_and_its_gradient_are_those_of_the_plain_products(kind):
     gates, cells, *_ = expected
     given = normal(7, USERS, 10, 8, HIDDEN, size=0.01), gates, cells, recurrent, delta, scales(4)
     assert_same(cuda._read_back(*given), lstm_users._read_back(*given), 1e-3)
+
+
+@pytest.mark.parametrize("cluster", ["", "__cluster_dims__(2, 1, 1)"], ids=["a block", "a cluster"])
+def test_a_thread_that_does_not_come_is_found(cluster, emulated, capfd):
+    kernel = (
+        f'extern "C" __global__ void {cluster} lost_(float* out) {{'
+        " if (threadIdx.x != 7) __syncthreads(); out[threadIdx.x] = 1; }"
+    )
+    with pytest.raises(jax.errors.JaxRuntimeError, match="exit status 3"):
+        hopper.launch("lost_", hopper.source({}, []) + kernel, 2, 0, (2, 1), [], [hopper.float32(64)])[
+            0
+        ].block_until_ready()
+    assert "63 threads of block" in capfd.readouterr().err

@@ -1,18 +1,15 @@
-"""The CUDA kernels of one table for all users, compiled for a CPU with `gpu.h`, against `one_gradient` in JAX."""
+"""The CUDA kernels of one table for all users, emulated on a CPU, against `one_gradient` in JAX."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels import one_gradient, one_table, table_cuda
+from sottovoce.kernels import one_gradient, one_table
 from sottovoce.kernels.any_users import plain_softmax
 from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.kernels.one_table import OneTable
@@ -22,54 +19,13 @@ from sottovoce.models.registry import build
 from sottovoce.privacy.clipping import FlatClip
 
 
-class OnCpu:
-    """In place of the launches."""
-
-    def __init__(self, folder: Path):
-        self.folder, self.passes = folder, 0
-
-    def __call__(self, name, shape, memory, grid, inputs, outputs):
-        names = {"one_scores": ["most", "total", "mean"], "one_gradient": ["gradient", "of_bias"]}[name]
-        return jax.pure_callback(partial(self.run, name, shape, names, grid), outputs, *inputs)
-
-    def run(self, name, shape, names, grid, *inputs):
-        given = ["outputs", "table", "meta", *["about"] * (name == "one_gradient"), *["bias"] * shape.biased]
-        for each, array in zip(given, inputs, strict=True):
-            np.asarray(array).tofile(self.folder / each)
-        steps = int(np.asarray(inputs[2])[2])
-        first = name == "one_scores"
-        sizes = [grid[0] // steps, grid[1], 1] if first else [grid[1], 0, 2]
-        np.array(sizes, np.int32).tofile(self.folder / "sizes")
-        program = self.folder / "program"
-        if not program.exists():
-            here = Path(__file__).parent
-            calls = {"OTHERS": "bias, " * shape.biased, "MORE": ", of_bias.data()" * shape.biased}
-            defined = "".join(f"#define {name} {text}\n" for name, text in calls.items())
-            text = table_cuda.source(shape, "one_table.cu") + (here / "one_table.cpp").read_text()
-            (self.folder / "all.cpp").write_text(f"#define ON_CPU\n{defined}{text}")
-            command = ["g++", "-O1", "-w", "-std=c++17", f"-I{here}", "all.cpp", "-o", "program"]
-            subprocess.run(command, cwd=self.folder, check=True, timeout=60)
-        subprocess.run(["./program"], cwd=self.folder, check=True, timeout=60)
-        shapes = {
-            "most": (*grid, shape.tokens),
-            "total": (*grid, shape.tokens),
-            "mean": (*grid, shape.tokens, shape.size),
-            "gradient": (grid[1], int(np.asarray(inputs[2])[0]), shape.size),
-            "of_bias": (grid[1], int(np.asarray(inputs[2])[0])),
-        }
-        wanted = names if shape.biased or name == "one_scores" else names[:1]
-        return [np.fromfile(self.folder / each, np.float32).reshape(shapes[each]) for each in wanted]
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler is here")
 @pytest.mark.parametrize(
     ("kind", "settings"), [("lstm", {"embedding": 24, "hidden": 16}), ("stacked_lstm", {"embedding": 20})]
 )
-def test_every_user_sends_what_the_program_in_jax_sends(kind, settings, tmp_path, monkeypatch):
+def test_every_user_sends_what_the_program_in_jax_sends(kind, settings, emulated, monkeypatch):
     """A block of three users, one without text; the vocabulary is no multiple of a block of rows."""
     monkeypatch.setattr(one_table, "PART", 2)
-    monkeypatch.setattr(one_table, "_run", OnCpu(tmp_path))
     words, lengths = 300, (70, 0, 33)
     model = build(kind, words, settings, jax.random.key(3))
     update = FedSGD(FlatClip(0.3), batch=4, unroll=4, learning_rate=1.0)
@@ -97,11 +53,9 @@ def test_every_user_sends_what_the_program_in_jax_sends(kind, settings, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler is here")
 @pytest.mark.parametrize("biased", [False, True])
-def test_the_level_by_one_table_is_that_of_all_logits(biased, tmp_path, monkeypatch):
+def test_the_level_by_one_table_is_that_of_all_logits(biased, emulated, monkeypatch):
     monkeypatch.setattr(one_table, "PART", 1)
-    monkeypatch.setattr(one_table, "_run", OnCpu(tmp_path))
     normal = np.random.default_rng(0).standard_normal
     received = jnp.asarray(normal((200, 20)), jnp.bfloat16)
     outputs = jnp.asarray(5 * normal((2, 16, 20)), jnp.bfloat16)
