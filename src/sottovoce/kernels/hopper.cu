@@ -1,5 +1,5 @@
-// What kernels for Hopper GPUs are made of: all that CUDA C++ has no words for, and how numbers are packed. hopper.py puts this text before
-// the kernels, and writes out the products of a warpgroup for the widths that they use.
+// What kernels for Hopper GPUs share: instructions that CUDA C++ has no functions for, and how numbers are packed. hopper.py puts this text
+// before the kernels, and adds the products of a warpgroup for the widths that they use.
 #ifdef EMULATED  // on a CPU, in tests
 #include "emulated_cuda.h"
 #else
@@ -17,7 +17,7 @@ __device__ __forceinline__ float ex2(float x) { float y; asm("ex2.approx.ftz.f32
 __device__ __forceinline__ uint32_t pack(float lo, float hi) {
   uint32_t y; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo)); return y;
 }
-__device__ __forceinline__ uint32_t pack_half(float lo, float hi) {  // what float16 cannot hold is cut to its end
+__device__ __forceinline__ uint32_t pack_half(float lo, float hi) {  // saturates
   uint32_t y; asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo)); return y;
 }
 __device__ __forceinline__ void no_more_loads() { asm volatile("" ::: "memory"); }  // the compiler moves no load from below to above

@@ -66,14 +66,14 @@ def can_run(text: str) -> bool:
     if jax.default_backend() != "gpu" or getattr(jax.devices()[0], "compute_capability", "") != "9.0":
         return False
     try:
-        compiled(text)
+        _compiled(text)
     except _Unavailable:
         return False
     return True
 
 
 @cache
-def compiled(text: str) -> dict[str, str]:
+def _compiled(text: str) -> dict[str, str]:
     """The PTX of each kernel, by name."""
     _launcher()  # first, since its absence is found sooner
     text = _to_ptx(text)
@@ -129,7 +129,7 @@ def _launcher() -> Any:
 @cache
 def _call(name: str, text: str, warps: int, memory: int, grid: tuple[int, int], arrays: int) -> bytes:
     triton = _launcher()
-    kernel = triton.TritonKernel(name, warps, 1, memory, compiled(text)[name], "", 90)
+    kernel = triton.TritonKernel(name, warps, 1, memory, _compiled(text)[name], "", 90)
     parameters = [triton.create_array_parameter(0, 16)] * arrays
     call = triton.TritonKernelCall(kernel, grid[0], grid[1], 1, parameters)
     return zlib.compress(call.to_proto(name, b""))

@@ -1,15 +1,15 @@
 // What table.cu and one_table.cu share: how rows of a table and outputs of a step lie in shared memory, and their logits. T (tokens of a
 // step, a multiple of 16) and E (numbers in a row, a multiple of 4) are defined before this text.
-#define TINY -1e30f
+#define LOWEST -1e30f
 #define ROWS 64                                // of the table for each warpgroup at a time
 #define GROUPS ((E + 7) / 8)                   // of 8 columns
-#define KS ((E + 15) / 16)
+#define KS ((E + 15) / 16)                     // steps of a sum over columns
 #define WIDE (64 * ((E + 63) / 64))            // columns where they are the 64 rows of a product
 #define BLOCKS (WIDE / 64)
 #define MINE ((BLOCKS + 1) / 2)                // of these, for the first warpgroup; the second has the others
 #define CHUNKS ((E + 255) / 256)
 #define CHUNK (8 * ((GROUPS + CHUNKS - 1) / CHUNKS))  // columns of one product
-#define EC (16 * KS)
+#define EC (16 * KS)                           // columns of these steps: those beyond E are 0
 
 // A matrix in pieces, those of the same 8 rows one after the other: where a number lies.
 template <int COLUMNS> __device__ __forceinline__ int in_pieces(int r, int c) {

@@ -1,8 +1,8 @@
-// The hot loops of a simulated FedAvg round of the paper's LSTM. Sizes: 80 tokens a step (10 x 8 lanes), E = 96, H = 256.
-// All products have bf16 numbers and float32 sums. Those of large matrices are wgmma m64nNk16, of four warps together; the others mma.sync
-// m16n8k16. 80 = 5*16 = 64 + 16, 96 = 6*16, so nothing is padded.
+// The kernels of FedAvg with the paper's LSTM, for all users of a block. Sizes: 80 tokens a step (10 x 8 lanes), E = 96, H = 256.
+// All products have bf16 numbers and float32 sums. Those of large matrices are products of a warpgroup, the others of
+// a warp. 80 = 5*16 = 64 + 16, 96 = 6*16, so nothing is padded.
 // STORED is the kind of Δ between steps, float or half. A stored number times `scale` is Δ; before the clip it was times `unit`.
-// A scale below 0 marks a user who has finished: every kernel leaves at once, and nobody reads what it would have written.
+// A scale below 0 marks a user who has finished: every kernel returns at once, and nobody reads what it would have written.
 #define T 80
 #define E 96
 #define H 256
@@ -31,7 +31,7 @@ __device__ __forceinline__ void wide8(float (&x)[8], const half* p) {
   float4 a = wide(make_uint2(v.x, v.y)), b = wide(make_uint2(v.z, v.w));
   x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
 }
-// What float16 cannot hold is cut to its end.
+// float16 saturates.
 __device__ __forceinline__ void put8(float* p, const float (&x)[8]) {
   *(float4*)p = make_float4(x[0], x[1], x[2], x[3]); *(float4*)(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
 }
@@ -40,15 +40,15 @@ __device__ __forceinline__ void put8(half* p, const float (&x)[8]) {
 }
 
 // ------------------------------------------------------------------------------------------------- softmax, pass A
-// grid (splits, users), 128 threads: tiles of 64 rows of the table. meta: V, rows a split. Four warps multiply the first 64 tokens
+// grid (splits, users), 128 threads: tiles of 64 rows of the table. meta: vocabulary, rows of a split. Four warps multiply the first 64 tokens
 // together, each 16 of them with every row; of the last 16 tokens a warp sees its 16 rows of a tile, alone.
 template <typename S>
-__device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* delta, const float* scale_, const float* offset,
+__device__ __forceinline__ void head_a(const bf* out, const bf* received, const S* delta, const float* scale_, const float* offset,
                                        const int* meta, float* sums, float* means) {
   constexpr int ROWS = 64, BESIDE = 160, BELOW = 12 * BESIDE;  // 32 bytes beside each piece: to write two rows of four has no bank conflicts
   unsigned char* es = raw;                       // [8][12] pieces: normalised rows, eight of them and eight columns
   S* ds = (S*)(raw + 8 * BELOW);                 // [64][E]: the next tile of delta
-  bf* ts = (bf*)(ds + ROWS * E);                 // [64][E]: and of theta
+  bf* ts = (bf*)(ds + ROWS * E);                 // [64][E]: and of received
   unsigned char* os = (unsigned char*)(ts + ROWS * E);  // [2][12] pieces: the last 16 tokens
   __shared__ __align__(8) uint64_t bar;
   __shared__ float part[4][16];
@@ -63,7 +63,7 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
     const int v = first + ROWS * t, n = min(ROWS, last - v);
     bar_expect(&bar, n * E * (int)(sizeof(S) + 2));
     bulk_copy(ds, delta + ((size_t)user * V + v) * E, n * E * (int)sizeof(S), &bar);
-    bulk_copy(ts, theta + (size_t)v * E, n * E * 2, &bar);
+    bulk_copy(ts, received + (size_t)v * E, n * E * 2, &bar);
   };
   if (tid == 0) fetch(0);
   for (int i = tid; i < 16 * 12; i += 128)
@@ -104,7 +104,7 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
       for (int j = 0; j < 3; j++) {
         uint4 x = make_uint4(pack(e[j][0] * k, e[j][1] * k), pack(e[j][2] * k, e[j][3] * k),
                              pack(e[j][4] * k, e[j][5] * k), pack(e[j][6] * k, e[j][7] * k));
-        if (r >= n) x = make_uint4(0, 0, 0, 0);  // what lies there may not be a number
+        if (r >= n) x = make_uint4(0, 0, 0, 0);  // shared memory there may hold NaN
         *(uint4*)(es + block * BELOW + (4 * j + q) * BESIDE + 16 * g) = x;
       }
     }
@@ -196,11 +196,11 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* theta, const S* 
 }
 
 // ------------------------------------------------------------------------------------------------- softmax, pass B
-// grid (groups, users), 128 threads: four warps take 64 rows of the table at a time, 16 each. meta: V, rows a group. rate: eta.
+// grid (groups, users), 128 threads: four warps take 64 rows of the table at a time, 16 each. meta: vocabulary, rows of a group. rate: the learning rate.
 // A thread's numbers of 32 columns are 8q..8q+7, so that it reads and writes 16 bytes at once: in `hs` columns lie in that order.
-// Rows are multiplied as they are; their norms come in afterwards, a factor of each.
+// Rows are multiplied as they are, and divided by their norms afterwards.
 template <typename S>
-__device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* theta, const S* delta, const float* scale_,
+__device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const bf* received, const S* delta, const float* scale_,
                                        const float* level, const float* share, const int* targets, const int* inputs, const int* meta,
                                        const float* rate, const float* unit_, S* fresh, float* square) {
   constexpr int ROW = E * sizeof(S), STAGE = 16 * (ROW + 2 * E), BESIDE = 128, BELOW = 12 * BESIDE;
@@ -223,7 +223,7 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
       unsigned char* to = mine + s * STAGE;
       bar_expect(bar + s, n * (ROW + 2 * E));
       bulk_copy(to, delta + ((size_t)user * V + v0) * E, n * ROW, bar + s);
-      bulk_copy(to + 16 * ROW, theta + (size_t)v0 * E, n * 2 * E, bar + s);
+      bulk_copy(to + 16 * ROW, received + (size_t)v0 * E, n * 2 * E, bar + s);
     }
   };
   fetch(first + 16 * warp, 0); fetch(first + 64 + 16 * warp, 1);
@@ -315,7 +315,7 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* came, const bf* 
           if (first_) read &= read - 1; else want &= want - 1;
           const int r = (first_ ? in[t] : tg[t]) - v0;
           if (g == (r & 7)) {
-            const bf* p = came + ((size_t)user * T + t) * E + 8 * q;
+            const bf* p = of_words + ((size_t)user * T + t) * E + 8 * q;
             const unsigned char* h = hs + (t >> 3) * BELOW + 16 * (t & 7) + 4 * q;
             const float k = first_ ? 1.f : -sh[t];
 #pragma unroll
@@ -391,7 +391,7 @@ __device__ __forceinline__ void take8(Eight<float>& to, const float* p) { to.x =
 __device__ __forceinline__ void wide8(float (&x)[8], const Eight<half>& v) { wide8(x, (const half*)&v.x); }
 __device__ __forceinline__ void wide8(float (&x)[8], const Eight<float>& v) { wide8(x, (const float*)&v.x); }
 
-// fresh = scale * delta - eta * leftT right. grid (R / 256, users), 256 threads, left [80, R], right [80, K]; a scale a block.
+// fresh = scale * delta - eta * leftT right. grid (R / 256, users), 256 threads, left [80, R], right [80, K]; a scale for each block.
 // Four warps take 64 rows at a time, 64 or 32 columns of them. In `rs` columns lie as in pass B.
 template <typename S, int K>
 __device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* delta, const float* scale_, const float* rate, const float* unit_, S* fresh, float* square) {
@@ -466,7 +466,7 @@ __device__ __forceinline__ void sgd(const bf* left, const bf* right, const S* de
 
 // ------------------------------------------------------------------------------------------------- recurrence
 
-// Eight recurrent weights in a row: theta + scale * delta, rounded to bf16.
+// Eight recurrent weights in a row: received + scale * delta, rounded to bf16.
 __device__ __forceinline__ uint4 blend(const float* d, const bf* th, float s) {
   uint4 t = *(const uint4*)th; float4 x = *(const float4*)d, y = *(const float4*)(d + 4);
   float2 a = unpack(t.x), b = unpack(t.y), c = unpack(t.z), e = unpack(t.w);
@@ -486,7 +486,7 @@ __device__ __forceinline__ uint4 blend(const half* d, const bf* th, float s) {
 // Blocks send each other their part of the state. Two buffers are enough: a block sends step t + 1 only after it has all
 // of step t, and every block sends its part of step t only after all its warps have read step t - 1.
 template <typename S>
-__device__ __forceinline__ void recur_f(const bf* words, const float* bias, const bf* theta, const S* delta, const float* scale_, const bf* hidden, const float* cell, bf* gates, float* cells, bf* before, bf* after) {
+__device__ __forceinline__ void recur_f(const bf* words, const float* bias, const bf* received, const S* delta, const float* scale_, const bf* hidden, const float* cell, bf* gates, float* cells, bf* before, bf* after) {
   __shared__ __align__(16) bf hb[2][8 * 288];
   __shared__ __align__(16) float zs[4][8][68];
   __shared__ __align__(8) uint64_t bars[2];
@@ -502,11 +502,11 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
     const size_t p = (size_t)((lr >> 6) * 256 + 64 * rank + (lr & 63)) * H + 8 * q;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-      const uint4 x = blend(w + p + 32 * j, theta + p + 32 * j, scale), y = blend(w + p + 8 * H + 32 * j, theta + p + 8 * H + 32 * j, scale);
+      const uint4 x = blend(w + p + 32 * j, received + p + 32 * j, scale), y = blend(w + p + 8 * H + 32 * j, received + p + 8 * H + 32 * j, scale);
       const uint4 one = make_uint4(x.x, y.x, x.y, y.y), two = make_uint4(x.z, y.z, x.w, y.w);  // as mma takes them
       const int to = m ? j : 8 + j - KEPT;
       if (m || j >= KEPT) { ws[2 * to * 32] = one; ws[(2 * to + 1) * 32] = two; } else { a[j][0] = one; a[j][1] = two; }
-      if (j & 1) no_more_loads();  // not all loads at once: there are no registers for them
+      if (j & 1) no_more_loads();  // there are no registers for all loads at once
     }
   }
   if (tid == 0) { bar_init(&bars[0]); bar_init(&bars[1]); bar_ready(); bar_expect(&bars[0], 4096); bar_expect(&bars[1], 4096); }
@@ -579,9 +579,9 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
   cluster_leave();
 }
 
-// The way back. The sum over 4 x 256 gates runs in the order (pair of units, gate), so that a thread sends 16 bytes.
+// The backward pass. The sum over 4 x 256 gates runs in the order (pair of units, gate), so that a thread sends 16 bytes.
 template <typename S>
-__device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const float* cells, const bf* theta, const S* delta, const float* scale_, bf* gradients, float* sums) {
+__device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const float* cells, const bf* received, const S* delta, const float* scale_, bf* gradients, float* sums) {
   __shared__ __align__(16) bf zb[2][8 * 1056];
   __shared__ __align__(16) float part[4][8][68];
   __shared__ __align__(8) uint64_t bars[2];
@@ -600,7 +600,7 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       const size_t p = (size_t)(256 * j + 64 * kq + 8 * s + g) * H + 64 * rank + 32 * uh + 8 * q;
-      x[j] = blend(w + p, theta + p, scale[j]);
+      x[j] = blend(w + p, received + p, scale[j]);
     }
 #pragma unroll
     for (int j = 0; j < 4; j++) x[j] = make_uint4(movmatrix_trans(x[j].x), movmatrix_trans(x[j].y), movmatrix_trans(x[j].z), movmatrix_trans(x[j].w));
@@ -692,14 +692,14 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
 }
 
 typedef STORED S;
-extern "C" __global__ void __launch_bounds__(128, 3) head_a_(const bf* out, const bf* theta, const S* delta, const float* scale,
+extern "C" __global__ void __launch_bounds__(128, 3) head_a_(const bf* out, const bf* received, const S* delta, const float* scale,
     const float* offset, const int* meta, float* sums, float* means) {
-  head_a<S>(out, theta, delta, scale, offset, meta, sums, means);
+  head_a<S>(out, received, delta, scale, offset, meta, sums, means);
 }
-extern "C" __global__ void __launch_bounds__(128, 3) head_b_(const bf* out, const bf* came, const bf* theta, const S* delta,
+extern "C" __global__ void __launch_bounds__(128, 3) head_b_(const bf* out, const bf* of_words, const bf* received, const S* delta,
     const float* scale, const float* level, const float* share, const int* targets, const int* inputs, const int* meta,
     const float* rate, const float* unit, S* fresh, float* square) {
-  head_b<S>(out, came, theta, delta, scale, level, share, targets, inputs, meta, rate, unit, fresh, square);
+  head_b<S>(out, of_words, received, delta, scale, level, share, targets, inputs, meta, rate, unit, fresh, square);
 }
 extern "C" __global__ void __launch_bounds__(256, 2) sgd256_(const bf* left, const bf* right, const S* delta, const float* scale,
     const float* rate, const float* unit, S* fresh, float* square) {
@@ -710,10 +710,10 @@ extern "C" __global__ void __launch_bounds__(256, 3) sgd96_(const bf* left, cons
   sgd<S, 96>(left, right, delta, scale, rate, unit, fresh, square);
 }
 extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 2) recur_f_(const bf* words, const float* bias,
-    const bf* theta, const S* delta, const float* scale, const bf* hidden, const float* cell, bf* gates, float* cells, bf* before, bf* after) {
-  recur_f<S>(words, bias, theta, delta, scale, hidden, cell, gates, cells, before, after);
+    const bf* received, const S* delta, const float* scale, const bf* hidden, const float* cell, bf* gates, float* cells, bf* before, bf* after) {
+  recur_f<S>(words, bias, received, delta, scale, hidden, cell, gates, cells, before, after);
 }
 extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(256, 2) recur_b_(const bf* above, const bf* gates,
-    const float* cells, const bf* theta, const S* delta, const float* scale, bf* gradients, float* sums) {
-  recur_b<S>(above, gates, cells, theta, delta, scale, gradients, sums);
+    const float* cells, const bf* received, const S* delta, const float* scale, bf* gradients, float* sums) {
+  recur_b<S>(above, gates, cells, received, delta, scale, gradients, sums);
 }

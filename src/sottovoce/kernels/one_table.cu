@@ -1,5 +1,5 @@
 // The products with a table of logits that all users have, for many tokens of each. Logits never reach memory.
-// BIASED is defined before this text. The table and the outputs lie in memory as they do in shared memory: in pieces.
+// BIASED is defined before this text, and logits.cu stands before it. The table and the outputs lie in memory as they do in shared memory: in pieces.
 // Logits, levels and biases are in base 2.
 #define OUT (CHUNKS * CHUNK > EC ? CHUNKS * CHUNK : EC)  // columns of the outputs
 #define PIECES (ROWS * WIDE * 2)
@@ -28,7 +28,7 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
     bulk_copy(os, outputs + (size_t)blockIdx.x * T * OUT, OUTPUTS, &bars[0]);
     bulk_copy(both, table + (size_t)first * 2 * ROWS * WIDE, 2 * PIECES, &bars[0]);
   }
-  for (int i = tid; i < T; i += 256) { offset[i] = 0; rise[i] = 0; highest[i] = ordered(TINY); }
+  for (int i = tid; i < T; i += 256) { offset[i] = 0; rise[i] = 0; highest[i] = ordered(LOWEST); }
   float mean[MINE][T / 2], total[T / 4];
 #pragma unroll
   for (int i = 0; i < T / 4; i++) total[i] = 0;
@@ -58,11 +58,12 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
 #pragma unroll
         for (int h = 0; h < 2; h++) {
           float& x = s[4 * j + 2 * h + i];
-          x = v + 8 * h < V ? x + shift[h] - before : TINY;
+          x = v + 8 * h < V ? x + shift[h] - before : LOWEST;
           beyond |= x > 32;
         }
       }
-    // The offset of a token is its first largest logit and follows it, 32 behind at most: then what was added up so far shrinks.
+    // The offset of a token begins as its largest logit. Where a later logit is more than 32 above, the offset is raised to it, and
+    // the sums so far are scaled down.
     if (__syncthreads_or(beyond)) {
 #pragma unroll
       for (int j = 0; j < T / 8; j++)
@@ -76,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
       for (int i = tid; i < T; i += 256) {
         const float high = unordered(highest[i]);
         rise[i] = t > 0 ? fmaxf(high, 0.f) : high;
-        offset[i] += rise[i]; highest[i] = ordered(TINY);
+        offset[i] += rise[i]; highest[i] = ordered(LOWEST);
       }
       __syncthreads();
     }

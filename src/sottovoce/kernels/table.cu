@@ -1,8 +1,7 @@
 // The products with a table of logits for any row size: each user has received + scale * delta. Logits never reach memory.
-// T (tokens of a step, a multiple of 16), E (numbers in a row, a multiple of 4), STORED (the kind of delta between steps:
-// float or half), UNIT (rows at norm 1), BIASED and COMPARED (with what another model predicts) are defined before this text.
-// Logits, levels and biases are in base 2. A scale below 0 marks a user who has finished: every kernel leaves at once, and
-// nobody reads what it would have written.
+// STORED (the kind of delta between steps: float or half), UNIT (rows at norm 1), BIASED and COMPARED (with what another model
+// predicts) are defined before this text, and logits.cu stands before it. Logits, levels and biases are in base 2. A scale below
+// 0 marks a user who has finished: every kernel returns at once, and nobody reads what it would have written.
 #define PAD (E % 8 ? 0 : 16 / (int)sizeof(S))  // between rows of delta in shared memory, against bank conflicts
 #define DS (E + PAD)
 #define ITERATIONS ((GROUPS + 3) / 4)
@@ -92,7 +91,7 @@ __device__ __forceinline__ void make_rows(int warp, const bf* received, const S*
 }
 
 // ------------------------------------------------------------------------------------------------- first pass
-// grid (parts, users), 256 threads: two warpgroups with 64 rows each at a time. meta: vocabulary, rows of a part. Of each token
+// grid (parts, users), 256 threads: two warpgroups (teams) with 64 rows each at a time. meta: vocabulary, rows of a part. Of each token
 // and part: the offset, the sum of 2^(logit - offset), that sum of rows; and the sum of rows by the other model's predictions.
 extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
     const bf* outputs, const bf* received, const S* delta, const float* scale_, const int* meta,
@@ -130,7 +129,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
   load_outputs<EC>(os2, their_outputs + (size_t)user * T * E);
 #endif
   for (int i = tid; i < T; i += 256) {
-    offset[i] = 0; rise[i] = 0; highest[i] = ordered(TINY);
+    offset[i] = 0; rise[i] = 0; highest[i] = ordered(LOWEST);
 #if COMPARED
     level2[i] = their_level[user * T + i];
 #endif
@@ -143,7 +142,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
   for (int i = 0; i < T / 4; i++) total[i] = 0;
 #pragma unroll 1
   for (int t = 0; t < tiles; t++) {
-    const int v0 = first + 2 * ROWS * t, n = min(2 * ROWS, last - v0), mine = n - ROWS * team;  // of them, or more than there are
+    const int v0 = first + 2 * ROWS * t, n = min(2 * ROWS, last - v0), mine = n - ROWS * team;  // rows of this warpgroup; it has 64 at most
     make_rows<WIDE>(warp, received + (size_t)(v0 + ROWS * team) * E, ds + ROWS * team * DS, scale, mine, es + team * PIECES, es2 + team * PIECES, inverse + ROWS * team, &bar, t & 1);
     fence_async();
     __syncthreads();
@@ -184,11 +183,12 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
 #pragma unroll
         for (int h = 0; h < 2; h++) {
           float& x = s[4 * j + 2 * h + i];
-          x = r + 8 * h < mine ? x + shift[h] - before : TINY;
+          x = r + 8 * h < mine ? x + shift[h] - before : LOWEST;
           beyond |= x > 32;
         }
       }
-    // The offset of a token is its first largest logit and follows it, 32 behind at most: then what was added up so far shrinks.
+    // The offset of a token begins as its largest logit. Where a later logit is more than 32 above, the offset is raised to it, and
+    // the sums so far are scaled down.
     if (__syncthreads_or(beyond)) {
 #pragma unroll
       for (int j = 0; j < T / 8; j++)
@@ -202,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
       for (int i = tid; i < T; i += 256) {
         const float high = unordered(highest[i]);
         rise[i] = t > 0 ? fmaxf(high, 0.f) : high;
-        offset[i] += rise[i]; highest[i] = ordered(TINY);
+        offset[i] += rise[i]; highest[i] = ordered(LOWEST);
       }
       __syncthreads();
     }
