@@ -498,8 +498,9 @@ def _error(source: Source, place: int | str, what: str) -> SottoError:
 
 
 def _missing(source: Source, place: int | str, field: str, found: str) -> SottoError:
-    template = "{}:{}: no field {!r}; {}; name the fields with {user_field.name} and {text_field.name}"
-    return SettingError(template, source, place, field, found, user_field=None, text_field=None)
+    options = "{user_field.name}, {text_field.name} or {context_field.name}"
+    template = f"{{}}:{{}}: no field {{!r}}; {{}}; name it with {options}"
+    return SettingError(template, source, place, field, found, user_field=None, text_field=None, context_field=None)
 
 
 def _fields(count: int) -> str:

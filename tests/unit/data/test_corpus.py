@@ -156,7 +156,7 @@ LATIN = '{"user": "ann", "text": "été"}\n'.encode("latin-1")
         (
             "a.jsonl",
             GOOD + '{"usr": 1, "text": "x"}',
-            r"a\.jsonl:2: no field 'user'; it has 2 fields, .*name the fields with user_field",
+            r"a\.jsonl:2: no field 'user'; it has 2 fields, .*name it with user_field",
         ),
         ("a.jsonl", '{"user": 1}', r"a\.jsonl:1: no field 'text'; it has 1 field,"),
         ("a.jsonl", "{}", r"no field 'user'; it has no fields"),
