@@ -210,7 +210,7 @@ def plain_rate(cohort: int) -> float:
     path = Path(__file__).parents[3] / "benchmarks" / "plain.py"
     if not path.is_file():
         raise SottoError("there is no benchmarks/plain.py here: a clone of the repository has it, the package does not")
-    return runpy.run_path(str(path))["users_per_second"](cohort)
+    return runpy.run_path(str(path))["rates"](cohort)["users_per_second"]
 
 
 def measure_each(
