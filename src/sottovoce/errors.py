@@ -19,6 +19,10 @@ class BudgetExhausted(SottoError):
     """The next round would pass the ε budget."""
 
 
+class InUse(SottoError):
+    """Another process works on it."""
+
+
 class DamagedRun(SottoError):
     """What is on disk contradicts itself, so the privacy spent is not known."""
 

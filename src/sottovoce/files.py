@@ -20,7 +20,7 @@ from tempfile import mkdtemp
 from types import NoneType
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
-from sottovoce.errors import SottoError
+from sottovoce.errors import InUse, SottoError
 
 PARTIAL, CHECKSUM = ".partial", "checksum"
 _BLANK = "0" * 64
@@ -231,7 +231,7 @@ def locked(path: Path, busy: str) -> Generator[None, None, None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise SottoError(busy) from None
+            raise InUse(busy) from None
         yield
 
 

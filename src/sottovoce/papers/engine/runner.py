@@ -1,4 +1,7 @@
-"""Train the trials of a paper. A run with a result is not repeated, and one that was interrupted is resumed."""
+"""Train the trials of a paper. A run with a result is not repeated, and one that was interrupted is resumed.
+
+Several processes may share a folder: each leaves runs alone that another one trains.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ from pathlib import Path
 from sottovoce.build.mechanism import resolve
 from sottovoce.commands.train import Progress, resume, train
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce.errors import InUse, SottoError
+from sottovoce.files import locked
 from sottovoce.papers.engine.measure import RunToMeasure, measure, published
 from sottovoce.papers.engine.paper import Paper
 from sottovoce.papers.engine.populations import Populations
@@ -89,13 +93,27 @@ class Runner:
         todo = [(trial, seed) for seed in range(max((n for _, n in runs), default=0)) for trial, n in runs if seed < n]
         missing = sum(not self.results.path(trial, seed).exists() for trial, seed in todo)
         self.console.log(f"{experiment.title}: {len(todo)} runs, {missing} of them to do")
+        elsewhere: set[str] = set()  # grids of which another process trains a run
+        left = 0
         for trial, seed in todo:
             if self.results.path(trial, seed).exists():
                 self._check_result(trial, seed)
             elif seed > 0 and trial not in self.results.best_of_grids([one for one, _ in runs]):
-                continue  # all of its grid have a result by now, and another is better
-            elif self.console.stop() or not self._train(trial, seed):
+                continue  # another of its grid is better
+            elif seed > 0 and trial.best_of in elsewhere:
+                left += 1  # which of its grid is the best is not known yet
+            elif self.console.stop():
                 return False
+            else:
+                try:
+                    with self._alone(trial, seed):
+                        if not self.results.path(trial, seed).exists() and not self._train(trial, seed):
+                            return False
+                except InUse:
+                    left += 1
+                    elsewhere |= {trial.best_of} - {""}
+        if left:
+            self.console.log(f"{left} of these runs are other processes', or wait for theirs; call it again after them")
         return True
 
     def recipe(self, trial: Trial, seed: int) -> Recipe:
@@ -127,6 +145,12 @@ class Runner:
     def _folder(self, trial: Trial, seed: int) -> Path:
         return self.out / "runs" / f"{trial.name}-seed{trial.seed_of(seed)}"
 
+    def _alone(self, trial: Trial, seed: int) -> AbstractContextManager[None]:
+        """Keep other processes from this run. An `InUse` error where one of them trains it."""
+        folder = self._folder(trial, seed)
+        folder.parent.mkdir(exist_ok=True)
+        return locked(folder.with_name(f".{folder.name}.lock"), f"{folder} is being trained by another process")
+
     def _train(self, trial: Trial, seed: int) -> bool:
         """Train or resume a run, and keep its result. False when it was asked to stop."""
         seed = trial.seed_of(seed)
@@ -134,7 +158,6 @@ class Runner:
         begun = RunFolder(folder).recipe_file.exists()
         if trial.after is not None and not begun and not self._has_model(trial.after, seed):
             return False
-        folder.parent.mkdir(exist_ok=True)
         stop, public = self.console.stop, self._also_evaluate_on(trial)
         with self.console.progress(f"{trial.label} (seed {seed})") as observer:
             if begun:
@@ -152,7 +175,10 @@ class Runner:
         """Make sure that a run's model is there; train it again where only its result was kept. False when stopped."""
         weights = RunFolder(self._folder(trial, seed)).model / "weights.safetensors"
         kept = self.results.path(trial, trial.seed_of(seed)).exists() and weights.exists()
-        return kept or self._train(trial, seed)
+        if kept:
+            return True
+        with self._alone(trial, seed):
+            return self._train(trial, seed)
 
     def _also_evaluate_on(self, trial: Trial) -> Store | None:
         """Public text to evaluate a run on too, where its paper measures how much of it is forgotten."""

@@ -245,6 +245,31 @@ def test_only_the_best_of_a_grid_is_run_with_more_seeds(results, grid, monkeypat
     assert (noised(0.006, 10.0).name, 2) in trained
 
 
+def test_processes_share_a_folder_and_each_leaves_what_another_trains(results, grid, monkeypatch):
+    """A run may have been finished by another process since it was looked for. Seeds of a grid wait for its best."""
+    trained, said, out = [], [], results.folder.parent
+    busy, finished = noised(0.006, 10.0), noised(0.012, 15.0)
+
+    def train(self, trial, seed):
+        trained.append((trial.name, seed))
+        results.save(outcome(finished, 2, 0.1))
+        return True
+
+    monkeypatch.setattr(Runner, "_check_result", lambda self, trial, seed: None)
+    monkeypatch.setattr(Runner, "_train", train)
+    runner = Runner(MCMAHAN2018, GPU, out, Populations(out / "users", Stores(), GPU), Console(log=said.append))
+    results.path(grid[0], 0).unlink()
+    assert not results.path(finished, 2).exists()
+    with runner._alone(busy, 2), runner._alone(grid[0], 0):
+        assert runner.run(EXPERIMENTS["table-2"], seeds=3)
+    assert trained
+    assert not {(busy.name, 2), (finished.name, 2), *((one.name, seed) for one in grid for seed in (1, 2))} & {*trained}
+    assert "3 of these runs are other processes'" in said[-1]
+    trained.clear()
+    assert runner.run(EXPERIMENTS["table-2"], seeds=3)
+    assert {(busy.name, 2), (grid[0].name, 0)} <= {*trained}
+
+
 @pytest.fixture
 def with_fedsgd(results):
     """FedSGD with one seed: one claim about it cannot be told, and another holds. Claims of three seeds hold too."""
