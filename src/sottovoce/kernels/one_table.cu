@@ -1,7 +1,6 @@
 // The products with a table of logits that all users have, for many tokens of each. Logits never reach memory.
-// BIASED is defined before this text, and logits.cu stands before it. The table and the outputs lie in memory as they do in shared memory: in pieces.
+// logits.cu stands before this text. The table and the outputs lie in memory as they do in shared memory: in pieces.
 // Logits, levels and biases are in base 2.
-#define OUT (CHUNKS * CHUNK > EC ? CHUNKS * CHUNK : EC)  // columns of the outputs
 #define PIECES (ROWS * WIDE * 2)
 #define OUTPUTS (T * OUT * 2)
 
@@ -9,16 +8,14 @@
 // grid (users x steps, parts), 256 threads: two warpgroups with 64 rows each at a time. meta: vocabulary, blocks of 128 rows of
 // a part, steps of each user, steps to do. Of each token and part: the offset, the sum of 2^(logit - offset), that sum of rows.
 extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_(
-    const bf* outputs, const bf* table, const int* meta,
-#if BIASED
-    const float* bias,
-#endif
+    const bf* outputs, const bf* table, const int* meta, IF_BIASED(const float* bias,)
     float* most_out, float* total_out, float* mean_out) {
   unsigned char* os = raw; unsigned char* ps = os + OUTPUTS; unsigned char* both = ps + 2 * ROWS * T * 2;
   __shared__ float offset[T], rise[T];
   __shared__ int highest[T];
   __shared__ __align__(8) uint64_t bars[2];
-  const int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
+  const Thread me;
+  const auto [tid, lane, g, q, team, warp] = me;
   const int V = meta[0], all = (V + 2 * ROWS - 1) / (2 * ROWS), first = blockIdx.y * meta[1], tiles = min(meta[1], all - first);
   if ((int)blockIdx.x % meta[2] >= meta[3]) return;
   if (tid < 2) { bar_init(&bars[tid]); bar_ready(); }
@@ -41,7 +38,7 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
       bulk_copy(both + ((t + 1) & 1) * 2 * PIECES, table + (size_t)(first + t + 1) * 2 * ROWS * WIDE, 2 * PIECES, &bars[(t + 1) & 1]);
     }
     bar_wait(&bars[t & 1], (t >> 1) & 1);
-    const int v = (first + t) * 2 * ROWS + ROWS * team + 16 * warp + g, r = ROWS * team + 16 * warp + g;  // and 8 more
+    const int v = (first + t) * 2 * ROWS + ROWS * team + 16 * warp + g;  // and 8 more
     float s[T / 2];
     make_logits<WIDE, OUT>(es + team * PIECES, os, s);
     float shift[2] = {0, 0};
@@ -49,113 +46,27 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
     if (v < V) shift[0] = bias[v];
     if (v + 8 < V) shift[1] = bias[v + 8];
 #endif
-    bool beyond = t == 0;
-#pragma unroll
-    for (int j = 0; j < T / 8; j++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const float before = offset[8 * j + 2 * q + i];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          float& x = s[4 * j + 2 * h + i];
-          x = v + 8 * h < V ? x + shift[h] - before : LOWEST;
-          beyond |= x > 32;
-        }
-      }
-    // The offset of a token begins as its largest logit. Where a later logit is more than 32 above, the offset is raised to it, and
-    // the sums so far are scaled down.
-    if (__syncthreads_or(beyond)) {
-#pragma unroll
-      for (int j = 0; j < T / 8; j++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          float x = fmaxf(s[4 * j + i], s[4 * j + 2 + i]);
-          x = fmaxf(x, __shfl_xor_sync(~0u, x, 4)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 8)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-          if (g == 0) atomicMax(&highest[8 * j + 2 * q + i], ordered(x));
-        }
-      __syncthreads();
-      for (int i = tid; i < T; i += 256) {
-        const float high = unordered(highest[i]);
-        rise[i] = t > 0 ? fmaxf(high, 0.f) : high;
-        offset[i] += rise[i]; highest[i] = ordered(LOWEST);
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int j = 0; j < T / 8; j++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const float up = rise[8 * j + 2 * q + i], shrink = ex2(-up);
-        s[4 * j + i] -= up; s[4 * j + 2 + i] -= up;
-        total[2 * j + i] = t > 0 ? total[2 * j + i] * shrink : 0;
-#pragma unroll
-        for (int m = 0; m < MINE; m++) { mean[m][4 * j + i] *= shrink; mean[m][4 * j + 2 + i] *= shrink; }
-      }
-#pragma unroll
-    for (int j = 0; j < T / 8; j++) {
-      const float a = ex2(s[4 * j]), b = ex2(s[4 * j + 1]), c = ex2(s[4 * j + 2]), d = ex2(s[4 * j + 3]);
-      total[2 * j] += a + c; total[2 * j + 1] += b + d;
-      *(uint32_t*)(ps + in_pieces<T>(r, 8 * j + 2 * q)) = pack(a, b);
-      *(uint32_t*)(ps + in_pieces<T>(r + 8, 8 * j + 2 * q)) = pack(c, d);
-    }
-    fence_async();
-    __syncthreads();
-    for (int i = tid; i < T; i += 256) rise[i] = 0;
-    // As in table.cu.
-    wgmma_fence();
-#pragma unroll
-    for (int m = 0; m < MINE; m++)
-#pragma unroll
-      for (int k = 0; k < 2 * ROWS / 16; k++) {
-        const unsigned char* columns = es + 2 * k * WIDE * 16 + min(m + MINE * team, BLOCKS - 1) * 8 * 128;
-        wgmma<T, 1, 1>(mean[m], by_columns<WIDE>(columns), by_columns<T>(ps + 2 * k * T * 16), t > 0 || k > 0);
-      }
-    wgmma_commit();
-#pragma unroll
-    for (int m = 0; m < MINE; m++) wgmma_wait(mean[m]);
+    subtract_offset(me, s, shift, v, V, t == 0, offset, rise, highest);
+    add_to_totals(me, s, ps, t == 0, rise, total, mean);
+    add_rows(me, es, t == 0, ps, mean);
   }
   __syncthreads();
   const size_t place = (size_t)blockIdx.x * gridDim.y + blockIdx.y;
-  float* sums = (float*)ps;  // [8 warps][T]
-#pragma unroll
-  for (int i = 0; i < T / 4; i++) {
-    float x = total[i];
-    x += __shfl_xor_sync(~0u, x, 4); x += __shfl_xor_sync(~0u, x, 8); x += __shfl_xor_sync(~0u, x, 16);
-    if (g == 0) sums[(tid >> 5) * T + 8 * (i >> 1) + 2 * q + (i & 1)] = x;
-  }
-  __syncthreads();
-  for (int i = tid; i < T; i += 256) {
-    float x = 0;
-    for (int w = 0; w < 8; w++) x += sums[w * T + i];
-    most_out[place * T + i] = offset[i]; total_out[place * T + i] = x;
-  }
-#pragma unroll
-  for (int m = 0; m < MINE; m++)
-    if (m + MINE * team < BLOCKS)
-#pragma unroll
-      for (int j = 0; j < T / 8; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const int column = 64 * (m + MINE * team) + 16 * warp + g + 8 * (i >> 1);
-          if (column < E) mean_out[(place * T + 8 * j + 2 * q + (i & 1)) * E + column] = mean[m][4 * j + i];
-        }
+  put_totals(me, (float*)ps, offset, total, place, most_out, total_out);
+  each_sum(me, [&](int m, int i, int column, int token) {
+    if (column < E) mean_out[(place * T + token) * E + column] = mean[m][i];
+  });
 }
 
 // ------------------------------------------------------------------------------------------------- second pass
 // grid (blocks of 128 rows, users), 256 threads: two warpgroups with 64 rows each, over all tokens. meta as above. about: of each
 // step, the level and the share of every token, and its target.
 extern "C" __global__ void __launch_bounds__(256, CHUNKS * CHUNK <= 128 ? 2 : 1) one_gradient_(
-    const bf* outputs, const bf* table, const int* meta, const float* about,
-#if BIASED
-    const float* bias,
-#endif
-    float* gradient
-#if BIASED
-    , float* of_bias
-#endif
-) {
+    const bf* outputs, const bf* table, const int* meta, const float* about, IF_BIASED(const float* bias,)
+    float* gradient IF_BIASED(, float* of_bias)) {
   constexpr int ABOUT = 3 * T * 4, STEP = OUTPUTS + ABOUT;
-  const int user = blockIdx.y, tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
+  const int user = blockIdx.y;
+  const auto [tid, lane, g, q, team, warp] = Thread();
   unsigned char* steps = raw; unsigned char* es = raw + 2 * STEP;
   __shared__ __align__(8) uint64_t bars[2];
   const int V = meta[0], all = meta[2], todo = meta[3], v = (2 * blockIdx.x + team) * ROWS + 16 * warp + g;  // and 8 more
@@ -205,17 +116,7 @@ extern "C" __global__ void __launch_bounds__(256, CHUNKS * CHUNK <= 128 ? 2 : 1)
       }
       errors[2 * j] = pack(LN2 * e[0], LN2 * e[1]); errors[2 * j + 1] = pack(LN2 * e[2], LN2 * e[3]);
     }
-    wgmma_fence();
-#pragma unroll
-    for (int m = 0; m < CHUNKS; m++)
-#pragma unroll
-      for (int k = 0; k < T / 16; k++) {
-        const uint32_t a[4] = {errors[4 * k], errors[4 * k + 1], errors[4 * k + 2], errors[4 * k + 3]};
-        wgmma_regs<CHUNK, 1>(c[m], a, by_columns<OUT>(os + 2 * k * OUT * 16 + m * CHUNK / 8 * 128), 1);
-      }
-    wgmma_commit();
-#pragma unroll
-    for (int m = 0; m < CHUNKS; m++) wgmma_wait(c[m]);
+    multiply_errors<OUT>(errors, os, true, c);
     __syncthreads();
     if (tid == 0 && step + 2 < todo) fetch(step + 2);
   }

@@ -95,20 +95,8 @@ __device__ __forceinline__ void make_rows(int warp, const bf* received, const S*
 // and part: the offset, the sum of 2^(logit - offset), that sum of rows; and the sum of rows by the other model's predictions.
 extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
     const bf* outputs, const bf* received, const S* delta, const float* scale_, const int* meta,
-#if BIASED
-    const float* bias,
-#endif
-#if COMPARED
-    const bf* their_outputs, const float* their_level,
-#if BIASED
-    const float* their_bias,
-#endif
-#endif
-    float* most_out, float* total_out, float* mean_out
-#if COMPARED
-    , float* other_out
-#endif
-) {
+    IF_BIASED(const float* bias,) IF_COMPARED(const bf* their_outputs, const float* their_level, IF_BIASED(const float* their_bias,))
+    float* most_out, float* total_out, float* mean_out IF_COMPARED(, float* other_out)) {
   constexpr int PIECES = ROWS * WIDE * 2, OUTPUTS = T * EC * 2, PROBABILITIES = 2 * ROWS * T * 2;
   unsigned char* os = raw; unsigned char* es = os + OUTPUTS; unsigned char* ps = es + 2 * PIECES;
   unsigned char* os2 = ps + PROBABILITIES; unsigned char* es2 = os2 + COMPARED * OUTPUTS; unsigned char* ps2 = es2 + COMPARED * 2 * PIECES;
@@ -116,7 +104,9 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
   __shared__ float offset[T], rise[T], inverse[2 * ROWS], level2[T];
   __shared__ int highest[T];
   __shared__ __align__(8) uint64_t bar;
-  const int user = blockIdx.y, tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
+  const int user = blockIdx.y;
+  const Thread me;
+  const auto [tid, lane, g, q, team, warp] = me;
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + 2 * ROWS - 1) / (2 * ROWS);
   const float scale = scale_[user];
   if (scale < 0) return;
@@ -125,19 +115,13 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
   const S* from = delta + ((size_t)user * V + first) * E;
   if (tid < 32) fetch(ds, from, min(2 * ROWS, last - first), &bar);
   load_outputs<EC>(os, outputs + (size_t)user * T * E);
-#if COMPARED
-  load_outputs<EC>(os2, their_outputs + (size_t)user * T * E);
-#endif
+  IF_COMPARED(load_outputs<EC>(os2, their_outputs + (size_t)user * T * E);)
   for (int i = tid; i < T; i += 256) {
     offset[i] = 0; rise[i] = 0; highest[i] = ordered(LOWEST);
-#if COMPARED
-    level2[i] = their_level[user * T + i];
-#endif
+    IF_COMPARED(level2[i] = their_level[user * T + i];)
   }
   float mean[MINE][T / 2], total[T / 4];
-#if COMPARED
-  float other[MINE][T / 2];
-#endif
+  IF_COMPARED(float other[MINE][T / 2];)
 #pragma unroll
   for (int i = 0; i < T / 4; i++) total[i] = 0;
 #pragma unroll 1
@@ -174,111 +158,17 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
     if (r < mine) shift[0] = bias[(size_t)user * V + v0 + ROWS * team + r];
     if (r + 8 < mine) shift[1] = bias[(size_t)user * V + v0 + ROWS * team + r + 8];
 #endif
-    bool beyond = t == 0;
-#pragma unroll
-    for (int j = 0; j < T / 8; j++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const float before = offset[8 * j + 2 * q + i];
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          float& x = s[4 * j + 2 * h + i];
-          x = r + 8 * h < mine ? x + shift[h] - before : LOWEST;
-          beyond |= x > 32;
-        }
-      }
-    // The offset of a token begins as its largest logit. Where a later logit is more than 32 above, the offset is raised to it, and
-    // the sums so far are scaled down.
-    if (__syncthreads_or(beyond)) {
-#pragma unroll
-      for (int j = 0; j < T / 8; j++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-          float x = fmaxf(s[4 * j + i], s[4 * j + 2 + i]);
-          x = fmaxf(x, __shfl_xor_sync(~0u, x, 4)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 8)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-          if (g == 0) atomicMax(&highest[8 * j + 2 * q + i], ordered(x));
-        }
-      __syncthreads();
-      for (int i = tid; i < T; i += 256) {
-        const float high = unordered(highest[i]);
-        rise[i] = t > 0 ? fmaxf(high, 0.f) : high;
-        offset[i] += rise[i]; highest[i] = ordered(LOWEST);
-      }
-      __syncthreads();
-    }
-#pragma unroll
-    for (int j = 0; j < T / 8; j++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        const float up = rise[8 * j + 2 * q + i], shrink = ex2(-up);
-        s[4 * j + i] -= up; s[4 * j + 2 + i] -= up;
-        total[2 * j + i] = t > 0 ? total[2 * j + i] * shrink : 0;
-#pragma unroll
-        for (int m = 0; m < MINE; m++) { mean[m][4 * j + i] *= shrink; mean[m][4 * j + 2 + i] *= shrink; }
-      }
-#pragma unroll
-    for (int j = 0; j < T / 8; j++) {
-      const float a = ex2(s[4 * j]), b = ex2(s[4 * j + 1]), c = ex2(s[4 * j + 2]), d = ex2(s[4 * j + 3]);
-      total[2 * j] += a + c; total[2 * j + 1] += b + d;
-      *(uint32_t*)(ps + in_pieces<T>(ROWS * team + r, 8 * j + 2 * q)) = pack(a, b);
-      *(uint32_t*)(ps + in_pieces<T>(ROWS * team + r + 8, 8 * j + 2 * q)) = pack(c, d);
-    }
-    fence_async();
-    __syncthreads();
-    for (int i = tid; i < T; i += 256) rise[i] = 0;
-    // [64 columns of the table, T] for each block of columns: the sum runs over 128 rows. Where the second warpgroup has fewer
-    // blocks, it computes its last one twice: products must not depend on a branch.
-    wgmma_fence();
-#pragma unroll
-    for (int m = 0; m < MINE; m++)
-#pragma unroll
-      for (int k = 0; k < 2 * ROWS / 16; k++) {
-        const unsigned char* columns = es + 2 * k * WIDE * 16 + min(m + MINE * team, BLOCKS - 1) * 8 * 128;
-        wgmma<T, 1, 1>(mean[m], by_columns<WIDE>(columns), by_columns<T>(ps + 2 * k * T * 16), t > 0 || k > 0);
-#if COMPARED
-        wgmma<T, 1, 1>(other[m], by_columns<WIDE>(columns), by_columns<T>(ps2 + 2 * k * T * 16), t > 0 || k > 0);
-#endif
-      }
-    wgmma_commit();
-#pragma unroll
-    for (int m = 0; m < MINE; m++) {
-      wgmma_wait(mean[m]);
-#if COMPARED
-      wgmma_wait(other[m]);
-#endif
-    }
+    subtract_offset(me, s, shift, r, mine, t == 0, offset, rise, highest);
+    add_to_totals(me, s, ps, t == 0, rise, total, mean);
+    add_rows(me, es, t == 0, ps, mean IF_COMPARED(, ps2, other));
     __syncthreads();
   }
   const size_t place = (size_t)user * gridDim.x + blockIdx.x;
-  float* sums = (float*)ps;  // [8 warps][T]
-#pragma unroll
-  for (int i = 0; i < T / 4; i++) {
-    float x = total[i];
-    x += __shfl_xor_sync(~0u, x, 4); x += __shfl_xor_sync(~0u, x, 8); x += __shfl_xor_sync(~0u, x, 16);
-    if (g == 0) sums[(tid >> 5) * T + 8 * (i >> 1) + 2 * q + (i & 1)] = x;
-  }
-  __syncthreads();
-  for (int i = tid; i < T; i += 256) {
-    float x = 0;
-    for (int w = 0; w < 8; w++) x += sums[w * T + i];
-    most_out[place * T + i] = offset[i]; total_out[place * T + i] = x;
-  }
-#pragma unroll
-  for (int m = 0; m < MINE; m++)
-    if (m + MINE * team < BLOCKS)
-#pragma unroll
-      for (int j = 0; j < T / 8; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const int column = 64 * (m + MINE * team) + 16 * warp + g + 8 * (i >> 1);
-          const size_t to = (place * T + 8 * j + 2 * q + (i & 1)) * E + column;
-          if (column < E) {
-            mean_out[to] = mean[m][4 * j + i];
-#if COMPARED
-            other_out[to] = other[m][4 * j + i];
-#endif
-          }
-        }
+  put_totals(me, (float*)ps, offset, total, place, most_out, total_out);
+  each_sum(me, [&](int m, int i, int column, int token) {
+    const size_t to = (place * T + token) * E + column;
+    if (column < E) { mean_out[to] = mean[m][i]; IF_COMPARED(other_out[to] = other[m][i];) }
+  });
 }
 
 // ------------------------------------------------------------------------------------------------- second pass
@@ -287,23 +177,11 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
 extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
     const bf* outputs, const bf* received, const S* delta, const float* scale_, const int* meta, const float* unit_,
     const float* level_, const float* share_, const int* targets_, const float* numbers,
-#if BIASED
-    const float* bias,
-#endif
-#if COMPARED
-    const bf* their_outputs, const float* their_level,
-#if BIASED
-    const float* their_bias,
-#endif
-#endif
-    S* fresh, float* square
-#if BIASED
-    , float* of_bias
-#endif
-) {
-  constexpr int OUT = CHUNKS * CHUNK > EC ? CHUNKS * CHUNK : EC;  // columns of the outputs
+    IF_BIASED(const float* bias,) IF_COMPARED(const bf* their_outputs, const float* their_level, IF_BIASED(const float* their_bias,))
+    S* fresh, float* square IF_BIASED(, float* of_bias)) {
   constexpr int PIECES = ROWS * EC * 2, OUTPUTS = T * OUT * 2;
-  const int user = blockIdx.y, tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
+  const int user = blockIdx.y;
+  const auto [tid, lane, g, q, team, warp] = Thread();
   unsigned char* os = raw; unsigned char* os2 = os + OUTPUTS; unsigned char* all = os2 + COMPARED * OUTPUTS;
   unsigned char* es = all + team * (1 + COMPARED) * PIECES; unsigned char* es2 = es + PIECES;
   S* ds = (S*)(all + 2 * (1 + COMPARED) * PIECES) + team * ROWS * DS;
@@ -318,14 +196,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
   const S* from = delta + ((size_t)user * V + first) * E;
   if (warp == 0 && team < tiles) fetch(ds, from + (size_t)team * ROWS * E, min(ROWS, last - first - ROWS * team), &bars[team]);
   load_outputs<OUT>(os, outputs + (size_t)user * T * E);
-#if COMPARED
-  load_outputs<OUT>(os2, their_outputs + (size_t)user * T * E);
-#endif
+  IF_COMPARED(load_outputs<OUT>(os2, their_outputs + (size_t)user * T * E);)
   for (int i = tid; i < T; i += 256) {
     level[i] = level_[user * T + i]; share[i] = share_[user * T + i]; targets[i] = targets_[user * T + i];
-#if COMPARED
-    level2[i] = their_level[user * T + i];
-#endif
+    IF_COMPARED(level2[i] = their_level[user * T + i];)
   }
   fence_async();
   __syncthreads();
@@ -345,17 +219,13 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
 #endif
     make_logits<EC, OUT>(es, os, s);
     float shift[2] = {0, 0}, along[2] = {0, 0};
-#if COMPARED
-    float shift2[2] = {0, 0};
-#endif
+    IF_COMPARED(float shift2[2] = {0, 0};)
 #if BIASED
 #pragma unroll
     for (int h = 0; h < 2; h++)
       if (r + 8 * h < n) {
         shift[h] = bias[(size_t)user * V + v0 + r + 8 * h];
-#if COMPARED
-        shift2[h] = their_bias[v0 + r + 8 * h];
-#endif
+        IF_COMPARED(shift2[h] = their_bias[v0 + r + 8 * h];)
       }
 #endif
 #pragma unroll
@@ -367,9 +237,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
         const int h = i >> 1, k = token + (i & 1);
         float x = ex2(s[4 * j + i] + shift[h] - level[k]);
         if (targets[k] == v0 + r + 8 * h) x -= user_share;
-#if COMPARED
-        x -= (1 - user_share) * ex2(theirs[4 * j + i] + shift2[h] - level2[k]);
-#endif
+        IF_COMPARED(x -= (1 - user_share) * ex2(theirs[4 * j + i] + shift2[h] - level2[k]);)
         e[i] = r + 8 * h < n ? x * share[k] : 0;
         along[h] += e[i];
       }
@@ -382,19 +250,8 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
       if (q == 0 && r + 8 * h < n) of_bias[(size_t)user * V + v0 + r + 8 * h] = x;
     }
 #endif
-    // The gradient [64 rows, columns]: the sum runs over the tokens, whose errors are in registers already.
     float c[CHUNKS][CHUNK / 2];
-    wgmma_fence();
-#pragma unroll
-    for (int m = 0; m < CHUNKS; m++)
-#pragma unroll
-      for (int k = 0; k < T / 16; k++) {
-        const uint32_t a[4] = {errors[4 * k], errors[4 * k + 1], errors[4 * k + 2], errors[4 * k + 3]};
-        wgmma_regs<CHUNK, 1>(c[m], a, by_columns<OUT>(os + 2 * k * OUT * 16 + m * CHUNK / 8 * 128), k > 0);
-      }
-    wgmma_commit();
-#pragma unroll
-    for (int m = 0; m < CHUNKS; m++) wgmma_wait(c[m]);
+    multiply_errors<OUT>(errors, os, false, c);
     along[0] = along[1] = 0;
     float rate[2] = {eta, eta};
 #if UNIT
