@@ -2,7 +2,7 @@
 
     python benchmarks/kernels.py                                    # on a Hopper GPU
     python benchmarks/kernels.py --users 1024 --only head_a head_b
-    python benchmarks/kernels.py --source OTHER.cu --set GROUP=1280 # other kernels, or a number of `kernels.cuda`
+    python benchmarks/kernels.py --source OTHER.cu --set GROUP=1280 # other kernels, or a number of `kernels.lstm_cuda`
     python benchmarks/kernels.py --plain --users 2 --words 90       # the plain twins, anywhere: a rehearsal
 
 For every kernel and number of users it prints a JSON object:
@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from sottovoce.kernels import cuda
+from sottovoce.kernels import lstm_cuda
 from sottovoce.kernels.lstm_users import Products, Step, offset_of, plain_products
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
@@ -239,11 +239,11 @@ def use(source: Path | None, numbers: list[str]) -> None:
     """Other kernels than those of the package, or other numbers of their launches: to compare variants."""
     for pair in numbers:
         name, _, value = pair.partition("=")
-        if not isinstance(getattr(cuda, name, None), int):
-            raise SystemExit(f"kernels.cuda has no whole number {name!r}")
-        setattr(cuda, name, int(value))
+        if not isinstance(getattr(lstm_cuda, name, None), int):
+            raise SystemExit(f"kernels.lstm_cuda has no whole number {name!r}")
+        setattr(lstm_cuda, name, int(value))
     if source is not None:
-        cuda.source = partial(cuda.source, file=source.resolve())
+        lstm_cuda.source = partial(lstm_cuda.source, file=source.resolve())
 
 
 def main(given: list[str] | None = None) -> int:
@@ -254,14 +254,14 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=names, default=list(names))
     parser.add_argument("--calls", type=int, default=20, help="in one measurement")
     parser.add_argument("--source", type=Path, help="a file in place of lstm.cu")
-    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=NUMBER", help="of sottovoce.kernels.cuda")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=NUMBER", help="of sottovoce.kernels.lstm_cuda")
     parser.add_argument("--plain", action="store_true", help="the plain twins in place of the kernels")
     asked = parser.parse_args(given)
     use(asked.source, asked.set)
     products: Products | None = plain_products(jnp.bfloat16, jnp.float16)
     if not asked.plain:
         model = jax.eval_shape(lambda key: LSTM(asked.words, key=key), jax.random.key(0))
-        products = cuda.products(FedAvg(FlatClip(1.0), True, learning_rate=0.5), model)
+        products = lstm_cuda.products(FedAvg(FlatClip(1.0), True, learning_rate=0.5), model)
     if products is None:
         print("these kernels need a Hopper GPU; --plain rehearses without one", file=sys.stderr)
         return 1

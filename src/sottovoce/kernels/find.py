@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sottovoce.kernels import any_users, cpu, cuda, lstm_users, one_gradient, one_table, recurrence, table_cuda
+from sottovoce.kernels import any_users, cpu, lstm_cuda, lstm_users, one_gradient, one_table, recurrence, table_cuda
 from sottovoce.kernels.any_users import Softmax, plain_softmax
 from sottovoce.kernels.cpu import OneUser
 from sottovoce.kernels.lstm_users import Products
@@ -41,7 +41,7 @@ def find_program(kernels: str, update: UserUpdate, model: Any, block: int) -> Pr
     written = kernels == "auto" and lstm_users.fits(update, model)
     if jax.default_backend() == "cpu":
         return cpu.ONE_USER if written and block == 1 else None
-    found = cuda.products(update, model) if written and isinstance(update, FedAvg) else None
+    found = lstm_cuda.products(update, model) if written and isinstance(update, FedAvg) else None
     if found is not None:
         return found
     if isinstance(update, FedAvg) and any_users.fits(update, model):
@@ -87,7 +87,7 @@ def _find_softmax(update: FedAvg, model: Any) -> Softmax:
     stored = jnp.float16 if _is_bounded(update) else jnp.float32
     tokens, (vocabulary, size) = update.batch * update.unroll, getattr(model, tables.output).shape
     biased, compared = tables.bias is not None, update.objective is not plain
-    written = cuda.softmax(tokens, size, stored) if tables.unit and not biased and not compared else None
+    written = lstm_cuda.softmax(tokens, size, stored) if tables.unit and not biased and not compared else None
     if written is None:
         shape = table_cuda.Shape(tokens, size, tables.unit, biased, compared, jnp.dtype(stored).name)
         written = table_cuda.softmax(shape, vocabulary)

@@ -16,7 +16,7 @@ from jax.custom_batching import custom_vmap
 from jax.tree_util import Partial
 from jaxtyping import Array
 
-from sottovoce.kernels import cuda, hopper
+from sottovoce.kernels import hopper, lstm_cuda
 from sottovoce.kernels.lstm_users import activate, gate_gradients
 from sottovoce.models.head import aligned
 from sottovoce.models.lstm import LayerState, plain_recurrence
@@ -174,7 +174,7 @@ stacked = Block(_read_stacked, _read_back_stacked)  # keeps [users, lanes, time,
 def _read_on_hopper(weight: Array, words: Array, hidden: Array, cell: Array) -> tuple[Array, Array, Any]:
     users, kind = len(words), weight.dtype
     no_bias = jnp.zeros((users, words.shape[-1]))
-    gates, cells, _, after = cuda._read(
+    gates, cells, _, after = lstm_cuda._read(
         words.swapaxes(1, 2).astype(kind), no_bias, *_as_update(weight), hidden.astype(kind), cell
     )
     kept = gates.swapaxes(1, 2), cells.swapaxes(1, 2)
@@ -183,7 +183,7 @@ def _read_on_hopper(weight: Array, words: Array, hidden: Array, cell: Array) -> 
 
 def _read_back_on_hopper(weight: Array, kept: Any, above: Array) -> Array:
     gates, cells = (each.swapaxes(1, 2) for each in kept)
-    gradients, _ = cuda._read_back(above.swapaxes(1, 2).astype(weight.dtype), gates, cells, *_as_update(weight))
+    gradients, _ = lstm_cuda._read_back(above.swapaxes(1, 2).astype(weight.dtype), gates, cells, *_as_update(weight))
     return gradients.swapaxes(1, 2).astype(jnp.float32)
 
 
@@ -201,7 +201,7 @@ def in_jax(kind: Any = jnp.bfloat16) -> LSTMRecurrence:
 @cache
 def find_recurrence(lanes: int, unroll: int) -> LSTMRecurrence:
     """By the LSTM's own kernels, for layers of 256 where they run; in JAX for others."""
-    if (lanes, unroll) == (cuda.LANES, cuda.UNROLL) and hopper.can_run(cuda.source("float16")):
+    if (lanes, unroll) == (lstm_cuda.LANES, lstm_cuda.UNROLL) and hopper.can_run(lstm_cuda.source("float16")):
         block = Block(_read_on_hopper, _read_back_on_hopper)
-        return LSTMRecurrence(jnp.bfloat16, block, (unroll, 4 * cuda.HIDDEN))
+        return LSTMRecurrence(jnp.bfloat16, block, (unroll, 4 * lstm_cuda.HIDDEN))
     return in_jax()

@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.commands import bench
 from sottovoce.errors import SottoError
-from sottovoce.kernels import cuda
+from sottovoce.kernels import lstm_cuda
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip
@@ -122,7 +122,7 @@ def test_a_population_that_cannot_be_made_is_refused_before_anything_is_measured
 
 def test_kernels_are_for_the_device_and_the_sizes_they_were_written_for():
     model = jax.eval_shape(lambda: LSTM(10_000, key=jax.random.key(0)))
-    assert cuda.products(FedAvg(FlatClip(1.0), True), model) is None  # no GPU here
+    assert lstm_cuda.products(FedAvg(FlatClip(1.0), True), model) is None  # no GPU here
 
 
 def clocked(monkeypatch, seconds_a_round):

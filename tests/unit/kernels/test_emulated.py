@@ -2,7 +2,7 @@
 
 `emulated_cuda.h` has what they write in assembler. So this shows which numbers they multiply and where they put them,
 and that no thread waits for another in vain. Speed, and the order of what is asynchronous, only a GPU shows: see
-`test_cuda.py`.
+`test_lstm_cuda.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels import cuda, hopper, lstm_users
+from sottovoce.kernels import hopper, lstm_cuda, lstm_users
 from sottovoce.kernels.lstm_users import Step, offset_of
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ def table(kind):
 def test_the_softmax_is_that_of_the_plain_products(kind):
     outputs, received, delta = table(kind)
     given = outputs, received, delta, scales(), offset_of(outputs)
-    assert_same(cuda._scores(*given)[:2], lstm_users._scores(*given)[:2], 1e-3)
+    assert_same(lstm_cuda._scores(*given)[:2], lstm_users._scores(*given)[:2], 1e-3)
 
 
 def test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(kind):
@@ -71,7 +71,7 @@ def test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(kin
     share = jnp.where(jnp.arange(TOKENS) < 70, 1 / 70, 0.0) * jnp.ones((USERS, 1))
     ids = jax.random.randint(jax.random.key(5), (2, USERS, TOKENS), 0, WORDS)
     given = outputs, normal(4, USERS, TOKENS, SIZE, size=0.01), received, delta, level, share, *ids, step, None
-    (new, squares), (expected, expected_squares) = cuda._step_table(*given), lstm_users._step_table(*given)
+    (new, squares), (expected, expected_squares) = lstm_cuda._step_table(*given), lstm_users._step_table(*given)
     assert_same([squares], [expected_squares], 1e-3)
     np.testing.assert_array_equal(new[FINISHED], delta[FINISHED])
 
@@ -86,7 +86,7 @@ def test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(kin
 def test_a_step_of_a_weight_and_its_squares_are_those_of_the_plain_products(kind, height, width):
     left, right = normal(1, USERS, TOKENS, height, size=0.1), normal(2, USERS, TOKENS, width)
     delta, step = normal(3, USERS, height, width, kind=kind), step_of(kind, scales(height // HIDDEN))
-    (new, squares), expected = cuda._step(left, right, delta, step), lstm_users._step(left, right, delta, step)
+    (new, squares), expected = lstm_cuda._step(left, right, delta, step), lstm_users._step(left, right, delta, step)
     assert_same((new, squares), expected, 1e-4)
     np.testing.assert_array_equal(new[FINISHED], delta[FINISHED])
 
@@ -100,10 +100,10 @@ def test_the_recurrence_and_its_gradient_are_those_of_the_plain_products(kind):
     hidden, cell = normal(5, USERS, 8, HIDDEN, size=0.3), normal(6, USERS, 8, HIDDEN, kind=jnp.float32, size=0.4)
     given = words, bias, recurrent, delta, scales(4), hidden, cell
     expected = lstm_users._read(*given)
-    assert_same(cuda._read(*given), expected, 1e-3)
+    assert_same(lstm_cuda._read(*given), expected, 1e-3)
     gates, cells, *_ = expected
     given = normal(7, USERS, 10, 8, HIDDEN, size=0.01), gates, cells, recurrent, delta, scales(4)
-    assert_same(cuda._read_back(*given), lstm_users._read_back(*given), 1e-3)
+    assert_same(lstm_cuda._read_back(*given), lstm_users._read_back(*given), 1e-3)
 
 
 @pytest.mark.parametrize("cluster", ["", "__cluster_dims__(2, 1, 1)"], ids=["a block", "a cluster"])

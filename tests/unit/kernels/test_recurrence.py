@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.kernels import cuda, lstm_users, recurrence
+from sottovoce.kernels import lstm_cuda, lstm_users, recurrence
 from sottovoce.kernels.recurrence import Block, LSTMRecurrence, in_jax
 from sottovoce.models.lstm import new_gates, plain_recurrence, read_layer, reading_with
 
@@ -19,8 +19,8 @@ def test_a_layer_reads_and_has_the_gradient_of_the_scan(way, monkeypatch):
     """For users with weights of their own, and for users who all have the same."""
     alike, fast_way, within = "the same weights" in way, in_jax(jnp.float32), 2e-6
     if "kernels" in way:  # their plain twins, which take the same arrays; the weight is in float16
-        monkeypatch.setattr(cuda, "_read", lstm_users._read)
-        monkeypatch.setattr(cuda, "_read_back", lstm_users._read_back)
+        monkeypatch.setattr(lstm_cuda, "_read", lstm_users._read)
+        monkeypatch.setattr(lstm_cuda, "_read_back", lstm_users._read_back)
         block = Block(recurrence._read_on_hopper, recurrence._read_back_on_hopper)
         fast_way, within = LSTMRecurrence(jnp.float32, block, (TIME, 4 * HIDDEN)), 2e-3
     keys = jax.random.split(jax.random.key(0), USERS * 4).reshape(USERS, 4)

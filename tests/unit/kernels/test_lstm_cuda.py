@@ -1,4 +1,4 @@
-"""The CUDA kernels against their plain twins, with the same kind of numbers. Only a Hopper GPU can run them."""
+"""The CUDA kernels of the LSTM against their plain twins, with the same kind of numbers. They need a Hopper GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.commands.bench import WORKLOADS, make_users
-from sottovoce.kernels import cuda, hopper
+from sottovoce.kernels import hopper, lstm_cuda
 from sottovoce.kernels.lstm_users import plain_products, train_users
 from sottovoce.local.update import FedAvg, User
 from sottovoce.models.lstm import LSTM
@@ -34,7 +34,7 @@ USERS = 24
 def test_the_kernels_send_what_their_plain_twins_send(clipping, rate, every_step, words):
     update = FedAvg(clipping.normalised(), every_step, learning_rate=rate)
     make = partial(LSTM, words)
-    kernels = cuda.products(update, jax.eval_shape(lambda key: make(key=key), jax.random.key(7)))
+    kernels = lstm_cuda.products(update, jax.eval_shape(lambda key: make(key=key), jax.random.key(7)))
     if kernels is None:
         pytest.skip("needs a Hopper GPU")
     model = make(key=jax.random.key(7))
@@ -70,10 +70,10 @@ def test_a_users_sums_are_made_in_one_order_whoever_else_is_in_the_block(monkeyp
         return [jnp.zeros(output.shape) for output in outputs]
 
     monkeypatch.setattr(hopper, "launch", launch)
-    table = jnp.zeros((10_000, cuda.SIZE), jnp.bfloat16)
+    table = jnp.zeros((10_000, lstm_cuda.SIZE), jnp.bfloat16)
     for users in (1, 7, 32, 100, 160):
-        cuda._scores(
-            jnp.zeros((users, 80, cuda.SIZE), jnp.bfloat16), table, jnp.zeros((users, 1, 1), jnp.float16),
+        lstm_cuda._scores(
+            jnp.zeros((users, 80, lstm_cuda.SIZE), jnp.bfloat16), table, jnp.zeros((users, 1, 1), jnp.float16),
             jnp.ones(users), jnp.zeros((users, 80)),
         )  # fmt: skip
     assert set(grids) == {(3, 3392)}
