@@ -203,7 +203,7 @@ def test_a_corpus_of_an_unknown_format_is_refused(refused: Refused, tmp_path: Pa
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('{"text": "hot tea"}', ["'user'", "1 field", "--user-field and --text-field"]),
+        ('{"text": "hot tea"}', ["'user'", "1 field", "--user-field, --text-field or"]),
         ('{"user": "ann", "txt": "hot tea"}', ["'text'", "2 fields"]),
         ('{"user": null, "text": "hot tea"}', ["'user'", "null"]),
         ('{"user": "", "text": "hot tea"}', ["'user'", "empty"]),
