@@ -11,6 +11,10 @@ the ledger.
 On a GPU, rounds after the last checkpoint that kill -9 loses are charged again, unless sums are the same to the bit
 (XLA_FLAGS=--xla_gpu_deterministic_ops=true): the summary says how many were (`charged_again`).
 
+Of real people, from a public model:
+
+    python benchmarks/headline.py FOLDER --store STORE --users 27000 --cohort 177 --set model.initial=BASE
+
 A small one:
 
     python benchmarks/headline.py FOLDER --users 2000 --cohort 40 --rounds 20 --tokens 40 --delta 1e-5 --small
@@ -50,10 +54,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5_000)
     parser.add_argument("--tokens", type=int, default=400, help="of each person")
     parser.add_argument("--delta", type=float, default=1e-9)
+    parser.add_argument("--noise-multiplier", type=float, default=1.0)
+    parser.add_argument("--store", type=Path, help="a prepared store, instead of made-up people")
     parser.add_argument("--small", action="store_true", help="a tiny model, for a machine without a GPU")
     parser.add_argument("--set", action="append", default=[], help="a value of the recipe, as for `sotto train`")
-    parser.add_argument("--interrupt-at", type=float, default=0.2, help="SIGINT after this share of the rounds")
-    parser.add_argument("--kill-at", type=float, default=0.5, help="kill -9 after this share of the rounds")
+    shares = {"type": float, "nargs": "*"}
+    parser.add_argument("--interrupt-at", **shares, default=[0.2], help="SIGINT after these shares of the rounds")
+    parser.add_argument("--kill-at", **shares, default=[0.5], help="kill -9 after these shares of the rounds")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; exit status 3")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -67,8 +74,10 @@ class Headline:
 
     def __post_init__(self) -> None:
         folder = self.asked.folder
-        self.store, self.run, self.file = folder / "store", folder / "run", folder / "headline.json"
-        size = {name: getattr(self.asked, name) for name in ("users", "cohort", "rounds", "tokens", "delta")}
+        self.store, self.run = self.asked.store or folder / "store", folder / "run"
+        self.file = folder / "headline.json"
+        names = ("users", "cohort", "rounds", "tokens", "delta", "noise_multiplier")
+        size = {name: getattr(self.asked, name) for name in names}
         self.found: dict[str, Any] = {"asked": size, "steps": {}, "training": []}
         if self.file.exists():
             self.found = json.loads(self.file.read_text())
@@ -77,7 +86,8 @@ class Headline:
 
     def play(self) -> int:
         self.step("machine", lambda: machine() | {"doctor": sotto("doctor", "--json", fine=(0, 1))})
-        self.step("prepare", self.prepare)
+        if not self.asked.store:
+            self.step("prepare", self.prepare)
         self.step("plan", self.plan)
         while self.done < self.asked.rounds or not self.finished:
             if self.left < 2 * ENDING:
@@ -131,11 +141,11 @@ class Headline:
         return {"summary": summary, "bytes": sum(size_of(path) for path in self.store.iterdir())}
 
     def plan(self) -> dict[str, Any]:
-        asked = self.asked
-        size = ("--users", asked.users, "--cohort", asked.cohort, "--rounds", asked.rounds, "--delta", asked.delta)
+        names = ("users", "cohort", "rounds", "delta", "noise_multiplier")
+        size = [part for name in names for part in ("--" + name.replace("_", "-"), getattr(self.asked, name))]
         plans = {}
         for accountant in ("pld", "rdp", "moments"):
-            made = sotto("plan", *size, "--noise-multiplier", 1, "--accountant", accountant, "--json")
+            made = sotto("plan", *size, "--accountant", accountant, "--json")
             plans[accountant] = made["epsilon"]
         return {"epsilon": plans}
 
@@ -171,11 +181,11 @@ class Headline:
 
     def interrupt(self, process: subprocess.Popen[bytes], playing: bool) -> str | None:
         """Send what is due, once; its name."""
-        ends = [part["ended"] for part in self.found["training"]]
-        shares = {"SIGINT": self.asked.interrupt_at, "SIGKILL": self.asked.kill_at}
-        for name, share in shares.items():
-            due = share * self.asked.rounds <= self.done < self.asked.rounds
-            if name not in ends and playing and due:
+        asked = {"SIGINT": self.asked.interrupt_at, "SIGKILL": self.asked.kill_at}
+        planned = sorted((share, name) for name, shares in asked.items() for share in shares)
+        sent = sum(part["ended"] in asked for part in self.found["training"])
+        for share, name in planned[sent : sent + 1]:
+            if playing and share * self.asked.rounds <= self.done < self.asked.rounds:
                 process.send_signal(signal.Signals[name])
                 return name
         if self.left < ENDING and playing:
@@ -191,6 +201,7 @@ class Headline:
             f"privacy.users={asked.users}",
             f"privacy.cohort={asked.cohort}",
             f"privacy.delta={asked.delta:g}",
+            f"privacy.noise_multiplier={asked.noise_multiplier:g}",
             f"run.rounds={asked.rounds}",
             *(SMALL if asked.small else ()),
             *asked.set,
