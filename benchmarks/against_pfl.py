@@ -2,15 +2,21 @@
 
     python benchmarks/against_pfl.py --pfl PYTHON                       # by turns with pfl
     python benchmarks/against_pfl.py --pfl PYTHON --torch --plain       # one table with all of them
+    python benchmarks/against_pfl.py --pfl PYTHON --torch --plain --plain-bfloat16 \\
+        --clip-every-step --users 500 --slow-users 100 --processes 1 8  # the same on a GPU
 
 - pfl (PyTorch) needs an environment of its own with torch; `--pfl` names its Python. On a CPU it trains with one
-  single-threaded process a core, on a GPU with one process. It clips an update once, at the end; `--clip-every-step`
-  adds the clip after every step that the workload has.
+  single-threaded process a core, on a GPU with one process; `--processes` may name several numbers, a row each. It
+  clips an update once, at the end; `--clip-every-step` adds the clip after every step that the workload has.
 - `--torch`: PyTorch without a framework, one user after another, by the same Python and in as many processes.
-- `--plain`: `benchmarks/plain.py`, 80 lines of JAX.
+- `--plain`: `benchmarks/plain.py`, 120 lines of JAX; `--plain-bfloat16`: the same with losses in bfloat16.
 
-The programs take turns. Prints, for every turn, users per second and users per core second, the medians and how many
-times this project has those of each. Other work on the machine changes seconds more than core seconds.
+On a GPU, PyTorch and plain JAX multiply in TF32, and their users lie in its memory before the clock starts. Only this
+project gathers users within a round.
+
+All programs start first, compile and train once. Then they take turns of whole rounds, for `--seconds` each; the others
+wait. Prints, for every turn, users per second and users per core second, the medians and how many times this project
+has those of each. Other work on the machine changes seconds more than core seconds.
 """
 
 from __future__ import annotations
@@ -23,29 +29,74 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from typing import Any, NamedTuple
 
 LANES, UNROLL, STEPS, WORDS = 8, 10, 20, 10_000
 RATE, CLIP = 6.0, 15.0
-OURS, PFL, TORCH, PLAIN = "sottovoce", "pfl", "PyTorch, one user after another", "plain JAX"
+OURS, PFL, TORCH = "sottovoce", "pfl", "PyTorch, one user after another"
+PLAIN, NARROW = "plain JAX", "plain JAX, bfloat16"
+DIFFERENT_USERS = 64  # of programs of torch: they take turns
+
+Round = Callable[[], int]  # plays a round and gives the number of its users
 
 
-def work(program: str, users: int, every_step: bool) -> None:
-    """One process: prints when it is ready, waits for a line, trains, and prints the seconds that its users took."""
+def work(program: str, users: int, every_step: bool, seconds: float) -> None:
+    """One process: says when it is ready. For every line that it reads, it trains and says how long that took."""
+    play, device = PREPARE[program](users, every_step)
+    print("ready", device, flush=True)
+    for _ in sys.stdin:
+        trained, begun, worked = 0, time.perf_counter(), time.process_time()
+        while not trained or time.perf_counter() - begun < seconds:
+            trained += play()
+        print("trained", trained, time.perf_counter() - begun, time.process_time() - worked, flush=True)
+
+
+def prepare_own(users: int, every_step: bool) -> tuple[Round, str]:
+    """As `sotto bench` times it. It always clips after every step."""
+    import jax
+
+    from sottovoce.commands.bench import WORKLOADS, assemble_workload, make_users, play_next
+
+    workload = WORKLOADS["mcmahan-lstm"]
+    store = make_users(workload, users)
+    assembly = assemble_workload(workload, users, 0, workload.kernels, store=store)
+    play = play_next(assembly, store)
+    for _ in range(2):
+        play()
+    products = type(assembly.sum_updates.products).__name__
+    return lambda: play()[1], f"jax {jax.__version__}, {jax.devices()[0].device_kind}, {products}"
+
+
+def prepare_plain(kind: str, users: int, every_step: bool) -> tuple[Round, str]:
+    """It always clips after every step."""
+    import jax
+    import plain
+
+    play, users = plain.prepare(users, jax.numpy.dtype(kind))
+    for _ in range(2):
+        play()
+    return lambda: play() or users, f"jax {jax.__version__}, {jax.devices()[0].device_kind}"
+
+
+def prepare_with_torch(prepare: Callable[[Any, bool], Callable[[int], None]], users: int, every_step: bool) -> Any:
     import torch
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    play = prepare_pfl(torch, every_step) if program == PFL else prepare_torch(torch)
-    play(1)
-    print("ready", flush=True)
-    sys.stdin.readline()
-    begun, worked = time.perf_counter(), time.process_time()
-    play(users)
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    print(f"seconds {time.perf_counter() - begun} {time.process_time() - worked}", flush=True)
+    on_gpu = torch.cuda.is_available()
+    if on_gpu:
+        torch.set_float32_matmul_precision("high")  # TF32, as JAX has it there
+    train = prepare(torch, every_step)
+
+    def play(cohort: int = users) -> int:
+        train(cohort)
+        if on_gpu:
+            torch.cuda.synchronize()
+        return cohort
+
+    play(8 if on_gpu else 1)
+    return play, f"torch {torch.__version__}, {torch.cuda.get_device_name() if on_gpu else 'cpu'}"
 
 
 def device_of(torch: Any) -> str:
@@ -61,17 +112,17 @@ def next_word(torch: Any) -> Any:
             self.embedding = torch.nn.Parameter(torch.randn(WORDS, 96) * 0.1)
             self.lstm = torch.nn.LSTM(96, 256, batch_first=True)
             self.projection = torch.nn.Linear(256, 96)
-            self.state = None
+            self.state, self.step = None, 0
 
-        def loss(self, inputs: Any, targets: Any, first: Any) -> Any:
+        def loss(self, inputs: Any, targets: Any) -> Any:
             rows = torch.nn.functional.normalize(self.embedding, dim=1)
-            state = None if bool(first[0]) else self.state
+            state = self.state if self.step % STEPS else None  # a user begins without one
             hidden, state = self.lstm(rows[inputs[0]], state)
-            self.state = tuple(part.detach() for part in state)
+            self.state, self.step = tuple(part.detach() for part in state), self.step + 1
             scores = self.projection(hidden).reshape(-1, 96) @ rows.T
             return torch.nn.functional.cross_entropy(scores, targets[0].reshape(-1))
 
-        def metrics(self, inputs: Any, targets: Any, first: Any) -> Any:
+        def metrics(self, inputs: Any, targets: Any) -> Any:
             from pfl.metrics import Weighted
 
             return {"loss": Weighted(0.0, 1)}
@@ -79,55 +130,53 @@ def next_word(torch: Any) -> Any:
     return NextWord().to(device_of(torch))
 
 
-def texts_of(torch: Any) -> Callable[[], list[Any]]:
-    """Makes a user: inputs and targets [steps, lanes, unroll], and which step is the first."""
+def texts_of(torch: Any) -> list[list[Any]]:
+    """Users: inputs and targets [steps, lanes, unroll] of each, on the device."""
     import numpy as np
 
     generator = np.random.default_rng(0)
     chances = 1 / (np.arange(WORDS) + 10.0)
     chances /= chances.sum()
-    first = torch.tensor([step == 0 for step in range(STEPS)])
 
     def text() -> list[Any]:
         tokens = torch.from_numpy(generator.choice(WORDS, size=(LANES, STEPS * UNROLL + 1), p=chances))
-        cut = [
-            part.reshape(LANES, STEPS, UNROLL).transpose(0, 1).contiguous() for part in (tokens[:, :-1], tokens[:, 1:])
+        return [
+            part.reshape(LANES, STEPS, UNROLL).transpose(0, 1).contiguous().to(device_of(torch))
+            for part in (tokens[:, :-1], tokens[:, 1:])
         ]
-        return [*(part.to(device_of(torch)) for part in cut), first]
 
-    return text
+    return [text() for _ in range(DIFFERENT_USERS)]
 
 
 def clip_to(torch: Any, weights: list[Any], received: list[Any]) -> None:
     """Clip the whole update, as the workload does after every step."""
     with torch.no_grad():
-        changes = [weight - was for weight, was in zip(weights, received, strict=True)]
-        norm = torch.sqrt(sum(torch.sum(change * change) for change in changes))
-        if norm > CLIP:
-            for weight, was, change in zip(weights, received, changes, strict=True):
-                weight.copy_(was + change * (CLIP / norm))
+        changes = torch._foreach_sub(weights, received)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(changes)))
+        # To ask a GPU for the norm would wait for it. A CPU is asked: it saves the second pass.
+        if norm.is_cuda or norm > CLIP:
+            torch._foreach_mul_(changes, (CLIP / norm).clamp(max=1.0))
+            torch._foreach_copy_(weights, torch._foreach_add(received, changes))
 
 
-def prepare_torch(torch: Any) -> Callable[[int], None]:
+def prepare_torch(torch: Any, every_step: bool) -> Callable[[int], None]:
     """Algorithm 1 as a loop: local SGD, the clip after every step, the sum, noise, the server's step."""
-    module, text = next_word(torch), texts_of(torch)
+    module, texts = next_word(torch), texts_of(torch)
     weights = list(module.parameters())
 
     def play(cohort: int) -> None:
         received = [weight.detach().clone() for weight in weights]
         total = [torch.zeros_like(weight) for weight in received]
-        for _ in range(cohort):
-            for inputs, targets, first in zip(*text(), strict=True):
-                loss = module.loss(inputs[None], targets[None], first[None])
+        for user in range(cohort):
+            for inputs, targets in zip(*texts[user % len(texts)], strict=True):
+                loss = module.loss(inputs[None], targets[None])
                 gradients = torch.autograd.grad(loss, weights)
                 with torch.no_grad():
-                    for weight, gradient in zip(weights, gradients, strict=True):
-                        weight -= RATE * gradient
+                    torch._foreach_add_(weights, gradients, alpha=-RATE)
                 clip_to(torch, weights, received)
             with torch.no_grad():
-                for sums, weight, was in zip(total, weights, received, strict=True):
-                    sums += weight - was
-                    weight.copy_(was)
+                torch._foreach_add_(total, torch._foreach_sub(weights, received))
+                torch._foreach_copy_(weights, received)
         with torch.no_grad():
             for weight, sums in zip(weights, total, strict=True):
                 weight += (sums + CLIP * torch.randn_like(sums)) / cohort
@@ -148,18 +197,22 @@ def prepare_pfl(torch: Any, every_step: bool) -> Callable[[int], None]:
     from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
     class EveryStepClipped(torch.optim.SGD):
-        """Clips the whole update after each step, which pfl does not do itself."""
+        """Clips the whole update after each step, which pfl does not do itself. Each user has a new optimiser."""
+
+        def __init__(self, params: Any, lr: float) -> None:
+            super().__init__(params, lr=lr)
+            self.weights = [weight for group in self.param_groups for weight in group["params"]]
+            self.received = [weight.detach().clone() for weight in self.weights]
 
         def step(self, closure: Any = None) -> None:
             super().step(closure)
-            clip_to(torch, [weight for group in self.param_groups for weight in group["params"]], received)
+            clip_to(torch, self.weights, self.received)
 
-    module, text = next_word(torch), texts_of(torch)
-    received = [weight.detach().clone() for weight in module.parameters()]
+    module, texts = next_word(torch), texts_of(torch)
     optimiser = EveryStepClipped if every_step else torch.optim.SGD
     model = PyTorchModel(module, optimiser, torch.optim.SGD(module.parameters(), lr=1.0))
     people = FederatedDataset(
-        lambda name: Dataset(text(), user_id=str(name)), get_user_sampler("random", [*range(1000)])
+        lambda name: Dataset(texts[name % len(texts)], user_id=str(name)), get_user_sampler("random", [*range(1000)])
     )
     noise = CentrallyAppliedPrivacyMechanism(GaussianMechanism(CLIP, 1e-3))
     backend = SimulatedBackend(people, people, [noise])
@@ -175,9 +228,62 @@ def prepare_pfl(torch: Any, every_step: bool) -> Callable[[int], None]:
     return play
 
 
+PREPARE: dict[str, Callable[[int, bool], tuple[Round, str]]] = {
+    PFL: partial(prepare_with_torch, prepare_pfl),
+    TORCH: partial(prepare_with_torch, prepare_torch),
+    PLAIN: partial(prepare_plain, "float32"),
+    NARROW: partial(prepare_plain, "bfloat16"),
+    OURS: prepare_own,
+}
+
+
 class Rates(NamedTuple):
     users_per_second: float
     users_per_core_second: float
+
+
+class Team:
+    """The processes of one program, which wait for their turn."""
+
+    def __init__(self, program: str, python: str, count: int, options: argparse.Namespace) -> None:
+        users = options.users if program not in (PFL, TORCH) else (options.slow_users or options.users) // count
+        command = [python, __file__, "--work", program, "--users", str(users), "--seconds", str(options.seconds)]
+        self.processes = [
+            subprocess.Popen(
+                command + ["--clip-every-step"] * options.clip_every_step,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env=os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"},  # they share a GPU
+            )
+            for _ in range(count)
+        ]
+        self.is_complete = True  # until a process ends early: what it wrote to stderr says why
+
+    def answers(self, word: str) -> list[str]:
+        """The rest of the next line of each process that begins with a word; pfl prints other lines too."""
+        found = []
+        for process in self.processes:
+            assert process.stdout is not None
+            found += next(([line[len(word) :].strip()] for line in process.stdout if line.startswith(word)), [])
+        self.is_complete = len(found) == len(self.processes)
+        return found
+
+    def train(self) -> Rates | None:
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        took = [[float(number) for number in answer.split()] for answer in self.answers("trained")]
+        if not self.is_complete:
+            return None
+        trained, cores = sum(users for users, _, _ in took), sum(worked for _, _, worked in took)
+        return Rates(sum(users / seconds for users, seconds, _ in took), trained / cores)
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
 
 
 def main() -> None:
@@ -185,77 +291,68 @@ def main() -> None:
     parser.add_argument("--pfl", metavar="PYTHON", help="Python of an environment with torch and pfl")
     parser.add_argument("--torch", action="store_true", help="also PyTorch, one user after another")
     parser.add_argument("--plain", action="store_true", help="also plain JAX")
+    parser.add_argument("--plain-bfloat16", action="store_true", help="also plain JAX with losses in bfloat16")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--users", type=int, default=16, help="users of each turn, for all programs")
-    parser.add_argument("--slow-users", type=int, help="users of each turn for programs of torch, if fewer")
-    parser.add_argument("--processes", type=int, help="of torch; one for each core unless said otherwise, on a GPU one")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a turn, at least; rounds are not cut")
+    parser.add_argument("--users", type=int, default=16, help="users a round, for all programs")
+    parser.add_argument("--slow-users", type=int, help="users a round for programs of torch, if fewer")
+    parser.add_argument(
+        "--processes", type=int, nargs="+", help="of torch; one for each core unless said otherwise, on a GPU one"
+    )
     parser.add_argument("--clip-every-step", action="store_true")
-    parser.add_argument("--work", choices=(PFL, TORCH), help=argparse.SUPPRESS)
+    parser.add_argument("--work", choices=PREPARE, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.work, options.users, options.clip_every_step)
+        work(options.work, options.users, options.clip_every_step, options.seconds)
         return
-    programs: dict[str, Callable[[], Rates]] = {
-        PFL: lambda: torch_rates(PFL, options),
-        **({TORCH: lambda: torch_rates(TORCH, options)} if options.torch else {}),
-        **({PLAIN: lambda: plain_rates(options.users)} if options.plain else {}),
-        OURS: lambda: own_rates(options.users),
-    }
-    turns: dict[str, list[Rates]] = {name: [] for name in programs}
-    for _ in range(options.turns):
-        for name, measure in programs.items():
-            turns[name].append(measure())
+    teams = start(options)
+    try:
+        print(json.dumps(measure(teams, options.turns), indent=1))
+    finally:
+        for team in teams.values():
+            team.end()
+
+
+def start(options: argparse.Namespace) -> dict[str, Team]:
+    """The programs by name, all of them started."""
+    teams = {}
+    if options.pfl:
+        counts = options.processes or [processes_for(options.pfl)]
+        for program in [PFL, *([TORCH] if options.torch else [])]:
+            for count in counts:
+                name = program if len(counts) == 1 else f"{program}, {count} at once"
+                teams[name] = Team(program, options.pfl, count, options)
+    asked = {PLAIN: options.plain, NARROW: options.plain_bfloat16, OURS: True}
+    for program in [program for program, wanted in asked.items() if wanted]:
+        teams[program] = Team(program, sys.executable, 1, options)
+    return teams
+
+
+def processes_for(python: str) -> int:
+    """One on a GPU, one for each core without."""
+    code = "import torch; print(int(torch.cuda.is_available()))"
+    found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    return int(found.stdout) or len(os.sched_getaffinity(0))
+
+
+def measure(teams: dict[str, Team], count: int) -> dict[str, Any]:
+    """Rates of all turns, medians and ratios; a program that fails has no more turns. Writes each turn to stderr."""
+    run_by, turns = {}, dict[str, list[Rates]]()
+    for name, team in teams.items():
+        run_by[name] = [*dict.fromkeys(team.answers("ready"))]
+        print(name, *run_by[name], file=sys.stderr, flush=True)
+    for _ in range(count):
+        for name, team in teams.items():
+            if team.is_complete and (rates := team.train()):
+                turns.setdefault(name, []).append(rates)
+                print(json.dumps({name: rates._asdict()}), file=sys.stderr, flush=True)
+    found: dict[str, Any] = {"run_by": run_by}
     for kind in Rates._fields:
-        rates = {name: [getattr(rate, kind) for rate in each] for name, each in turns.items()}
-        medians = {name: statistics.median(values) for name, values in rates.items()}
-        ratios = {name: medians[OURS] / median for name, median in medians.items() if name != OURS}
-        print(json.dumps({kind: rates, "medians": medians, "ratios": ratios}, indent=1))
-
-
-def own_rates(users: int) -> Rates:
-    command = [sys.executable, "-m", "sottovoce", "bench", "--workload", "mcmahan-lstm", "--json"]
-    done = subprocess.run([*command, "--cohort", str(users)], capture_output=True, text=True, check=True)
-    found = json.loads(done.stdout)
-    return Rates(found["users_per_second"], users / found["core_seconds_a_round"])
-
-
-def plain_rates(users: int) -> Rates:
-    command = [sys.executable, str(Path(__file__).with_name("plain.py")), "--cohort", str(users), "--json"]
-    return Rates(**json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
-
-
-def torch_rates(program: str, options: argparse.Namespace) -> Rates:
-    count = options.processes or len(os.sched_getaffinity(0))
-    users = (options.slow_users or options.users) // count
-    command = [options.pfl, __file__, "--work", program, "--users", str(users)]
-    workers = [
-        subprocess.Popen(
-            command + ["--clip-every-step"] * options.clip_every_step,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        for _ in range(count)
-    ]
-    for worker in workers:
-        answer(worker, "ready")
-    for worker in workers:
-        assert worker.stdin is not None
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-    took = [[float(number) for number in answer(worker, "seconds").split()] for worker in workers]
-    trained = users * count
-    return Rates(trained / max(seconds for seconds, _ in took), trained / sum(worked for _, worked in took))
-
-
-def answer(worker: subprocess.Popen[str], word: str) -> str:
-    """The rest of the next line that begins with a word; pfl prints other lines too."""
-    assert worker.stdout is not None
-    for line in worker.stdout:
-        if line.startswith(word):
-            return line[len(word) :]
-    raise SystemExit("a process of torch ended early: run with --work to see why")
+        values = {name: [getattr(rate, kind) for rate in each] for name, each in turns.items()}
+        medians = {name: statistics.median(each) for name, each in values.items()}
+        ratios = {name: medians[OURS] / median for name, median in medians.items() if name != OURS and OURS in medians}
+        found[kind] = {"turns": values, "medians": medians, "ratios": ratios}
+    return found
 
 
 if __name__ == "__main__":

@@ -88,26 +88,24 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
             f"a round of {cohort:,}": ("seconds_a_round", DEEP),
         }
         for label, (name, colour) in lines.items():
-            _line(seconds, by_population, "population", name, 1, label, colour)
-        _frame(seconds, "seconds", "users on disk", log=True)
+            line(seconds, by_population, "population", name, 1, label, colour)
+        frame(seconds, "seconds", "users on disk", log=True)
         lines = {
             "file of the store": ("store_bytes", ACCENT),
             "making it": ("make_peak_bytes", MIDDLE),
             f"rounds of {cohort:,}": ("peak_bytes", DEEP),
         }
         for label, (name, colour) in lines.items():
-            _line(memory, by_population, "population", name, 1 / MIB, label, colour)
-        _frame(memory, "peak memory of the process, MiB", "users on disk", log=True)
-        _line(speed, by_cohort, "cohort", "users_per_second", 1, "", DEEP)
-        _frame(speed, f"users a second, of {population:,} on disk", "users a round")
-        _line(room, by_cohort, "cohort", "peak_bytes", 1 / MIB, "", DEEP)
-        _frame(room, f"peak memory of the process, MiB, of {population:,} on disk", "users a round")
+            line(memory, by_population, "population", name, 1 / MIB, label, colour)
+        frame(memory, "peak memory of the process, MiB", "users on disk", log=True)
+        line(speed, by_cohort, "cohort", "users_per_second", 1, "", DEEP)
+        frame(speed, f"users a second, of {population:,} on disk", "users a round")
+        line(room, by_cohort, "cohort", "peak_bytes", 1 / MIB, "", DEEP)
+        frame(room, f"peak memory of the process, MiB, of {population:,} on disk", "users a round")
         canvas.savefig(path, dpi=110, facecolor=PAPER)
 
 
-def _line(
-    axes: Axes, rows: list[dict[str, Any]], across: str, name: str, scale: float, label: str, colour: str
-) -> None:
+def line(axes: Axes, rows: list[dict[str, Any]], across: str, name: str, scale: float, label: str, colour: str) -> None:
     values = [row[name] * scale for row in rows]
     axes.plot([row[across] for row in rows], values, "o-", color=colour, markersize=3.5, label=label)
 
@@ -130,7 +128,8 @@ def _label_ends(axes: Axes) -> None:
         )
 
 
-def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:
+def frame(axes: Axes, title: str, across: str, *, log: bool = False, named: bool = False) -> None:
+    """Title, scales and ticks. Lines have their names at their ends on a logarithmic scale, or where asked for."""
     from matplotlib.ticker import FuncFormatter, LogFormatterSciNotation
 
     axes.set_title(title, loc="left", fontsize=9, pad=9)
@@ -138,11 +137,12 @@ def _frame(axes: Axes, title: str, across: str, *, log: bool = False) -> None:
     axes.set_xscale("log")
     if log:
         axes.set_yscale("log")
-        _label_ends(axes)
     else:
         ticks = axes.lines[0].get_xdata()
         axes.set_xticks(ticks)
-        axes.set_ylim(0, 1.15 * max(axes.lines[0].get_ydata()))
+        axes.set_ylim(0, 1.15 * max(max(each.get_ydata()) for each in axes.lines))
+    if log or named:
+        _label_ends(axes)
     axes.minorticks_off()
     plain = FuncFormatter(lambda value, _: f"{value:,.10g}")
     axes.xaxis.set_major_formatter(LogFormatterSciNotation() if log else plain)

@@ -21,7 +21,7 @@ workload = bench.Workload("demo", vocabulary=80, tokens=50, cohort=37)
 store = bench.make_users(workload, 37)
 results = []
 for devices in (1, 4):
-    assembly = bench._assemble(workload, 37, block=int(sys.argv[1]), kernels="auto", devices=devices)
+    assembly = bench.assemble_workload(workload, 37, block=int(sys.argv[1]), kernels="auto", devices=devices)
     assert assembly.sum_updates.devices == devices
     play = bench.play_next(assembly, store)
     norms = assembly.algorithm.mechanism.clip_norms(1, None)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from itertools import pairwise, product
 from multiprocessing import get_context
 from pathlib import Path
@@ -146,7 +147,7 @@ def measure(
     begun = time.perf_counter()
     store = make_users(workload, cohort) if population is None else Store.open(population)
     opened = time.perf_counter() - begun
-    assembly = _assemble(workload, cohort, block, kernels or workload.kernels, store=store)
+    assembly = assemble_workload(workload, cohort, block, kernels or workload.kernels, store=store)
     play = play_next(assembly, store)
     # Cohorts that are drawn differ in size: after a few of them, every shape of block has been compiled.
     first = [_users_and_seconds(play) for _ in range(1 if population is None else 3)]
@@ -196,7 +197,7 @@ def users_per_second(recipe: Recipe, tokens: int = TOKENS, seconds: float = 20.0
         cohort = min(cohort, USERS_ON_CPU)
     workload = Workload(recipe, VOCABULARY, tokens, cohort)
     store = make_users(workload, cohort)
-    play = play_next(_assemble(workload, cohort, recipe.run.block, recipe.run.kernels, store=store), store)
+    play = play_next(assemble_workload(workload, cohort, recipe.run.block, recipe.run.kernels, store=store), store)
     play()  # it compiles
     rates, took = [], 0.0
     while not rates or (len(rates) < REPEATS and time.perf_counter() + took < begun + seconds):
@@ -258,9 +259,10 @@ def _check(name: str, cohort: int | None) -> tuple[Workload, int]:
     return WORKLOADS[name], cohort
 
 
-def _assemble(
+def assemble_workload(
     workload: Workload, cohort: int, block: int, kernels: str, devices: int = 0, store: Store | None = None
 ) -> Assembly:
+    """Its model, mechanism and program, as a run of the recipe has them."""
     store = make_users(workload, cohort) if store is None else store
     sampling = "fixed" if store.users == cohort else "poisson"
     privacy = {"users": store.users, "cohort": cohort, "sampling": sampling, "accountant": "rdp", "secrets": "seeded"}
@@ -340,6 +342,7 @@ def _flops(model: Any, tokens: int) -> float:
     return 6.0 * tokens * weights
 
 
+@cache
 def _product_rate(kind: Any) -> float:
     """FLOP a second of one large product."""
     side = 8192 if jax.default_backend() == "gpu" else 2048
@@ -348,6 +351,7 @@ def _product_rate(kind: Any) -> float:
     return 2.0 * side**3 / _median_seconds(lambda: multiply(matrix, matrix))
 
 
+@cache
 def _copy_rate() -> float:
     """Bytes a second, read and written."""
     numbers = jnp.ones(2**28 if jax.default_backend() == "gpu" else 2**26)

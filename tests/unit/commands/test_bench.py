@@ -53,7 +53,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
     sizes = set()
     real = cohort_sum._padded
     monkeypatch.setattr(cohort_sum, "_padded", lambda *given: (sizes.add(given[-1].padded_size), real(*given))[1])
-    assembly = bench._assemble(bench.WORKLOADS["demo"], 30, 8, "auto")
+    assembly = bench.assemble_workload(bench.WORKLOADS["demo"], 30, 8, "auto")
     cohort_sum._add_block.clear_cache()
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
     store = bench.make_users(bench.WORKLOADS["demo"], 30)
@@ -67,7 +67,7 @@ def test_rounds_of_any_size_share_a_few_programs(monkeypatch):
 
 @pytest.mark.slow
 def test_the_second_round_compiles_nothing():
-    assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
+    assembly = bench.assemble_workload(bench.WORKLOADS["demo"], 8, 8, "off")
     play = bench.play_next(assembly, bench.make_users(bench.WORKLOADS["demo"], 8))
     cohort_sum._add_block.clear_cache()
     play()
@@ -86,7 +86,7 @@ def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
         return real(*block)
 
     monkeypatch.setattr(cohort_sum, "_padded", padded)
-    assembly = bench._assemble(bench.WORKLOADS["demo"], 8, 8, "off")
+    assembly = bench.assemble_workload(bench.WORKLOADS["demo"], 8, 8, "off")
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
     store = bench.make_users(bench.WORKLOADS["demo"], 8)
     cohort = np.tile(np.arange(8), 20)
@@ -135,7 +135,7 @@ def clocked(monkeypatch, seconds_a_round):
         return None, 16
 
     monkeypatch.setattr(bench, "make_users", lambda workload, cohort: None)
-    monkeypatch.setattr(bench, "_assemble", lambda *given, **named: None)
+    monkeypatch.setattr(bench, "assemble_workload", lambda *given, **named: None)
     monkeypatch.setattr(bench, "play_next", lambda assembly, store: play)
     monkeypatch.setattr(bench.time, "perf_counter", lambda: now)
     return lambda: now
@@ -214,7 +214,7 @@ class OnlyLowered(Exception):
 def work_of(name: str, monkeypatch: pytest.MonkeyPatch) -> Work:
     workload = replace(bench.WORKLOADS[name], vocabulary=500, tokens=160, cohort=1)
     store, found = bench.make_users(workload, 1), []
-    assembly = bench._assemble(workload, 1, 1, workload.kernels, devices=1, store=store)
+    assembly = bench.assemble_workload(workload, 1, 1, workload.kernels, devices=1, store=store)
     real = cohort_sum._add_block
 
     def lower(*inputs):
