@@ -23,4 +23,7 @@ def percent(spread: Spread | None) -> str:
 
 def number(spread: Spread, digits: int = 4) -> str:
     shown = f"{spread.mean:,.0f}" if 10**digits <= spread.mean < 10**9 else f"{spread.mean:.{digits}g}"
-    return shown if spread.deviation is None else f"{shown} ± {spread.deviation:.2g}"
+    if spread.deviation is None:
+        return shown
+    rounded = float(f"{spread.deviation:.2g}")
+    return f"{shown} ± {f'{rounded:,.0f}' if 10 <= rounded < 10**9 else f'{rounded:.2g}'}"

@@ -15,7 +15,7 @@ from sottovoce.papers.engine.render import Renderer, render_page
 from sottovoce.papers.engine.results import Outcome, ResultStore, Spread, rounds_to, smooth, value_at
 from sottovoce.papers.engine.runner import Console, Runner
 from sottovoce.papers.engine.setting import Setting
-from sottovoce.papers.engine.tables import percent
+from sottovoce.papers.engine.tables import number, percent
 from sottovoce.papers.mcmahan2018 import tables
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES, baselines, fedsgd, noised
 from sottovoce.papers.registry import MCMAHAN2018
@@ -114,6 +114,20 @@ def test_the_spread_between_seeds_is_pooled(results):
     assert final.deviation == pytest.approx(0.0003, rel=0.01)
     assert MCMAHAN2018.metric.deviations(results) == {"FedAvg": pytest.approx(0.03, rel=0.01)}  # percentage points
     assert Spread.of([0.1]).deviation is None
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "shown"),
+    [
+        (96.26, 0.5499, "96.26 ± 0.55"),
+        (1281.2, 272.1, "1281 ± 270"),
+        (2_174_827, 782_000, "2,174,827 ± 780,000"),
+        (1.642e34, 2.6e34, "1.642e+34 ± 2.6e+34"),
+        (96.26, None, "96.26"),
+    ],
+)
+def test_a_spread_is_written_as_its_mean_is(mean, deviation, shown):
+    assert number(Spread(mean, deviation, seeds=3)) == shown
 
 
 @pytest.mark.parametrize(
