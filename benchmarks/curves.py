@@ -138,6 +138,7 @@ def draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
             line(by_size, rows, "weights", "users_per_second", 1, program, colour)
         frame(by_size, f"users a second, {found['by_size'][0]['cohort']:,} a round", "weights of the model", log=True)
         by_size.set_xticks([1e6, 3e6, 6e6], ["1 million", "3", "6"])
+        by_size.set_yticks([300, 1000, 3000])
         rows = found["by_population"]
         line(by_population, rows, "population", "seconds_a_round", 1000, "", DEEP)
         frame(by_population, f"milliseconds a round of {rows[0]['cohort']:,}", "users on disk")
