@@ -32,7 +32,7 @@ from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import Json
 from sottovoce.kernels.find import Program
 from sottovoce.kernels.narrow import Narrow
-from sottovoce.models.contract import parameter_count
+from sottovoce.models.contract import parameter_count, split
 from sottovoce.recipe import Federation, Recipe
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
@@ -154,10 +154,8 @@ def measure(
     rounds = [_users_and_seconds(play) for _ in range(REPEATS)]
     seconds = median(seconds for _, seconds, _ in rounds)
     rate = median(users / seconds for users, seconds, _ in rounds)
-    steps = -(-workload.tokens // (assembly.recipe.local.batch * assembly.recipe.local.unroll))
     flops, peak, products = _flops(assembly.model, workload.tokens), _peak_bytes(), assembly.sum_updates.products
-    stored = jnp.dtype(getattr(products, "stored", jnp.float32))
-    moved = 3 * stored.itemsize * parameter_count(assembly.model) * steps  # updates: read twice and written once a step
+    moved = _bytes_moved(assembly, workload.tokens)
     return Measurement(
         workload=name,
         device=jax.devices()[0].device_kind,
@@ -177,6 +175,14 @@ def measure(
         arithmetic_share=flops * rate / _product_rate(getattr(products, "kind", jnp.float32)),
         bandwidth_share=moved * rate / _copy_rate(),
     )
+
+
+def _bytes_moved(assembly: Assembly, tokens: int) -> int:
+    """Of a user's update: read twice and written once, in every step; FedSGD has one gradient a user."""
+    recipe, products = assembly.recipe, assembly.sum_updates.products
+    steps = 1 if recipe.run.algorithm == "fedsgd" else -(-tokens // (recipe.local.batch * recipe.local.unroll))
+    stored = jnp.dtype(getattr(products, "stored", jnp.float32))
+    return 3 * stored.itemsize * parameter_count(split(assembly.model)[0]) * steps
 
 
 def users_per_second(recipe: Recipe, tokens: int = TOKENS, seconds: float = 20.0) -> float:

@@ -40,6 +40,17 @@ def test_the_papers_user_costs_thirteen_thousand_million_operations():
     assert 6 * 1600 * weights == by_hand
 
 
+def test_bytes_are_counted_for_what_is_trained_and_as_often():
+    """FedSGD has one gradient a user, FedAvg an update in each of 20 steps; adapters alone move, not what is frozen."""
+
+    def moved(name: str) -> int:
+        workload = bench.WORKLOADS[name]
+        return bench._bytes_moved(bench.assemble_workload(workload, 2, 0, "off"), workload.tokens)
+
+    assert moved("lstm") == 20 * moved("fedsgd") == 20 * 3 * 4 * 1_346_144
+    assert moved("lora") < moved("transformer") / 5
+
+
 def test_an_unknown_workload_is_refused():
     with pytest.raises(SottoError, match="mcmahan-lstm"):
         bench.measure("mcmahan-lsmt")
