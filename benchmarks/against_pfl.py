@@ -9,7 +9,7 @@
   single-threaded process a core, on a GPU with one process; `--processes` may name several numbers, a row each. It
   clips an update once, at the end; `--clip-every-step` adds the clip after every step that the workload has.
 - `--torch`: PyTorch without a framework, one user after another, by the same Python and in as many processes.
-- `--plain`: `benchmarks/plain.py`, 120 lines of JAX; `--plain-bfloat16`: the same with losses in bfloat16.
+- `--plain`: `benchmarks/plain.py`, JAX without a framework; `--plain-bfloat16`: the same with losses in bfloat16.
 
 On a GPU, PyTorch and plain JAX multiply in TF32, and their users lie in its memory before the clock starts. Only this
 project gathers users within a round.

@@ -2,8 +2,8 @@
 
 They are made once, in an environment of their own; neither torch nor transformers is needed by the project:
 
-    python -m venv /tmp/hf && /tmp/hf/bin/pip install numpy torch transformers
-    /tmp/hf/bin/python tools/hugging_face_figures.py
+    python -m venv ../hf && ../hf/bin/pip install numpy torch transformers
+    ../hf/bin/python tools/hugging_face_figures.py
 """
 
 from __future__ import annotations
