@@ -64,7 +64,7 @@ class Advert:
             last, times = self.account.before
             claimed = {"task": self.account.task, "users": self.account.users, "last": last, "times": times}
             facts |= {**claimed, "claim": self.account.signature.hex()}
-        return _answer("keys", self.context, facts, keys=self.entry)
+        return _message("keys", self.context, facts, keys=self.entry)
 
 
 def read_advert(message: bytes, context: str) -> Advert:
@@ -107,7 +107,7 @@ class KeyList:
 
     def to_bytes(self) -> bytes:
         facts: Facts = {"names": list(self.names), "signatures": [one.hex() for one in self.signatures]}
-        return _request("share", self.context, facts, keys=b"".join(self.keys))
+        return _message("share", self.context, facts, keys=b"".join(self.keys))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Shares:
     sealed: tuple[bytes, ...]
 
     def to_bytes(self) -> bytes:
-        return _answer("shares", self.context, {}, sealed=b"".join(self.sealed))
+        return _message("shares", self.context, {}, sealed=b"".join(self.sealed))
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Forwarded:
     sealed: tuple[bytes, ...]
 
     def to_bytes(self) -> bytes:
-        return _request("mask", self.context, {"names": list(self.names)}, sealed=b"".join(self.sealed))
+        return _message("mask", self.context, {"names": list(self.names)}, sealed=b"".join(self.sealed))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class Masked:
     vector: bytes | np.ndarray
 
     def to_bytes(self) -> bytes:
-        return _answer("vector", self.context, {}, vector=self.vector)
+        return _message("vector", self.context, {}, vector=self.vector)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class Survivors:
         return bind("survivors", self.context, list_digest, *self.names)
 
     def to_bytes(self) -> bytes:
-        return _request("confirm", self.context, {"names": list(self.names)})
+        return _message("confirm", self.context, {"names": list(self.names)})
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Confirmed:
     signature: bytes
 
     def to_bytes(self) -> bytes:
-        return _answer("confirmed", self.context, {"signature": self.signature.hex()})
+        return _message("confirmed", self.context, {"signature": self.signature.hex()})
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Signatures:
 
     def to_bytes(self) -> bytes:
         facts: Facts = {"names": list(self.names), "signatures": [one.hex() for one in self.signatures]}
-        return _request("unmask", self.context, facts)
+        return _message("unmask", self.context, facts)
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Revealed:
     shares: tuple[bytes, ...]
 
     def to_bytes(self) -> bytes:
-        return _answer("revealed", self.context, {}, seed=self.seed, shares=b"".join(self.shares))
+        return _message("revealed", self.context, {}, seed=self.seed, shares=b"".join(self.shares))
 
 
 Request = KeyList | Forwarded | Survivors | Signatures
@@ -251,12 +251,7 @@ def largest(size: int) -> int:
     return size + MAX_ANSWER_FACTS + 4 * HEAD_OF_ARRAY
 
 
-def _request(kind: str, context: str, facts: Facts, **arrays: bytes) -> bytes:
-    named = {name: np.frombuffer(raw, np.uint8) for name, raw in arrays.items()}
-    return pack({"protocol": PROTOCOL, "kind": kind, "context": context, **facts}, named, [])
-
-
-def _answer(kind: str, context: str, facts: Facts, **arrays: bytes | np.ndarray) -> bytes:
+def _message(kind: str, context: str, facts: Facts, **arrays: bytes | np.ndarray) -> bytes:
     named = {name: np.frombuffer(raw, np.uint8) for name, raw in arrays.items()}
     return pack({"protocol": PROTOCOL, "kind": kind, "context": context, **facts}, named, [])
 
