@@ -298,13 +298,13 @@ def make_population(folder: Path, workload: Workload, users: int) -> None:
         )
     vocabulary, splits = _vocabulary(workload), {"train": users, "test": 1}
     tokens = _tokens(workload, min(users, DIFFERENT_USERS)).astype(np.uint16)
-    for split, count in splits.items():
-        with SplitWriter(folder / f"{split}.arrow", vocabulary.size) as writer:
+    for name, count in splits.items():
+        with SplitWriter(folder / f"{name}.arrow", vocabulary.size) as writer:
             for number in range(count):
                 writer.add(f"{number:032x}", tokens[number % len(tokens)])
     save_tokenizer(vocabulary, folder)
     facts = {"format": FORMAT, "tokens_per_user": workload.tokens, "vocabulary_size": vocabulary.size}
-    write_facts(folder, {**facts, "splits": {split: {"users": count} for split, count in splits.items()}})
+    write_facts(folder, {**facts, "splits": {name: {"users": count} for name, count in splits.items()}})
 
 
 def _tokens(workload: Workload, users: int) -> np.ndarray:
