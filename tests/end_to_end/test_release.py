@@ -238,7 +238,11 @@ def test_people_who_were_never_charged(ready: Path, tmp_path: Path, people: Stor
     finally:
         for path in moved:
             path.rename(people.path.with_name(path.name))
-    said = "its people were not asked to pay" if "holders" in also else "has no charge, though runs were charged to it"
+    said = (
+        "its people were not asked to pay"
+        if "holders" in also
+        else "has no charge, though its people were charged before"
+    )
     assert any(said in reason for reason in result.reasons)
     assert not (tmp_path / "out").exists()
 

@@ -392,8 +392,9 @@ def _is_safe(start: Json | None) -> bool:
 
 
 def _runs_of(statement: Json) -> list[str]:
-    """A private run, and the private runs from which it came."""
-    return [statement["run"], *(statement.get("start") or {}).get("runs", ())]
+    """What people may have been charged for: a private run, the choice that it is of, and runs from which it came."""
+    chosen = (statement.get("chosen") or {}).get("run")
+    return [statement["run"], *([chosen] if chosen else []), *(statement.get("start") or {}).get("runs", ())]
 
 
 def _refuse_charged(source: Path, runs: Iterable[str], store: Store) -> None:

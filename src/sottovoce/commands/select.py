@@ -111,15 +111,16 @@ def select_best(
         event = BestOfRuns(float(choice.runs), choice.distribution, _charges_of(recipes, work))
         key = owner_key(publication.key)
         # From here on it is paid for. An owner who stops now has seen nothing, and gets nothing back.
-        StoreLedger(people / "ledger.jsonl").charge(os_entropy.token_hex(6), "the best of several runs", event, 1)
+        name = os_entropy.token_hex(6)
+        StoreLedger(people / "ledger.jsonl").charge(name, "the best of several runs", event, 1)
         runs = draw_runs(event.expected_runs, event.distribution)
         best, score = _best(recipes, text, runs, work, out.resolve().name)
         if faults := list(run_faults(best)):
             raise SottoError(f"the best run cannot be released: {'; '.join(faults)}")
         copy = Path(Recipe.of(best).data.store)
-        for name in _LEDGER:  # the total is that of the people, and the run alone is not in it
-            shutil.copyfile(people / name, copy / name)
-        chosen = ChosenFacts(event.expected_runs, event.distribution, len(recipes), SCORE)
+        for file in _LEDGER:  # the total is that of the people, and the run alone is not in it
+            shutil.copyfile(people / file, copy / file)
+        chosen = ChosenFacts(event.expected_runs, event.distribution, len(recipes), SCORE, name)
         statement = _restate(best, event, chosen, StoreLedger(copy / "ledger.jsonl"))
         draft = ReleaseFolder(best, out, publication, fingerprint(key.public_key()))
         with made_aside(out) as folder:

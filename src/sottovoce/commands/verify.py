@@ -381,6 +381,8 @@ def _choice_faults(statement: Statement, spent: Spent) -> Iterator[str]:
     chosen = statement.chosen
     if (chosen is None) != (not charged):
         yield "the model was chosen among runs in its charges or in the statement, and not in both"
+    elif chosen and not chosen.run:
+        yield "the statement does not name the charge for the choice, by which its people are known to have paid"
     for event in charged:
         if chosen and (event.expected_runs, event.distribution) != (chosen.expected_runs, chosen.distribution):
             yield f"it charges {event.expected_runs:g} runs, {event.distribution}, and the statement says otherwise"

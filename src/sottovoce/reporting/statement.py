@@ -255,6 +255,7 @@ class ChosenFacts(Facts):
     distribution: str
     settings: int  # that were tried: each run had one of them, drawn at random
     score: str
+    run: str | None = None  # the name under which the store was charged for all of them
 
 
 @dataclass(frozen=True, kw_only=True)

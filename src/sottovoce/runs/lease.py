@@ -21,6 +21,7 @@ from pathlib import Path
 
 from sottovoce.files import write_aside
 from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.ledger import HOLDERS
 
 _NAME, _MINE, _NEXT = "holder.name", "holder", "holder.next"
 _RANDOM = 32  # characters that a token begins with
@@ -71,7 +72,7 @@ class Lease:
 
     @property
     def _at_store(self) -> Path:
-        return self.store / "holders" / self.name
+        return self.store / HOLDERS / self.name
 
     def _is_held(self, ledger: Chain) -> bool:
         known = _read(self._at_store) if self.name else ""
@@ -89,7 +90,7 @@ class Lease:
     @contextmanager
     def _alone(self) -> Generator[None, None, None]:
         """One copy at a time."""
-        folder = self.store / "holders"
+        folder = self.store / HOLDERS
         folder.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
         try:

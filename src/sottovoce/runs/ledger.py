@@ -29,6 +29,7 @@ PREPARATION = "prepare"  # in place of a run's name, where a store was charged f
 COUNT = "count"  # the same, for a noisy number of its users
 EVALUATION = "evaluate"  # the same, for a private evaluation on its held-out users
 NO_RUNS = (PREPARATION, COUNT, EVALUATION)
+HOLDERS, CHARGED = "holders", "charged"  # a folder of a store, with the leases of its runs, and a mark in it
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,18 @@ class StoreLedger:
                     log.warning("note: %s", note)
                 chain.append({"run": run, "what": what, "event": event.to_json(), "count": count})
             sync_folder(self.path.parent)
+            self._leave_trace()
         except OSError as error:
             raise SottoError(
                 f"cannot write the store's ledger {self.path} ({error}); private training must be charged to it"
             ) from None
+
+    def _leave_trace(self) -> None:
+        """Where the holders of leases are, so that a ledger that is lost is missed: `_refuse_emptied` looks there."""
+        folder = self.path.parent / HOLDERS
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if not (folder / CHARGED).exists():
+            write_aside(folder / CHARGED, b"", private=True)
 
     def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
         """Every event with the number of times the users to train on were charged: by all runs, or by one."""
@@ -195,10 +204,10 @@ class StoreLedger:
 
 
 def _refuse_emptied(chain: Chain) -> None:
-    """The ledger of a store with runs has lines, because runs are charged before they begin."""
-    holders = chain.path.parent / "holders"
+    """The ledger of a store that was charged has lines."""
+    holders = chain.path.parent / HOLDERS
     if not chain.lines and holders.is_dir() and any(holders.iterdir()):
-        raise damaged(f"{chain.path} has no charge, though runs were charged to it ({holders.name}/ lists them)")
+        raise damaged(f"{chain.path} has no charge, though its people were charged before ({holders.name}/ says so)")
 
 
 def _charges(chain: Chain, header: Json | None = None) -> list[tuple[str, Event, int]]:

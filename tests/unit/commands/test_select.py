@@ -12,7 +12,9 @@ import pytest
 
 from sottovoce.accounting import BestOfRuns, SampledGaussian, epsilon
 from sottovoce.commands import release_folder, select
+from sottovoce.commands.initial_model import _runs_of
 from sottovoce.commands.select import Choice, select_best
+from sottovoce.commands.train import train
 from sottovoce.commands.verify import _choice_faults, verify_release
 from sottovoce.errors import SottoError
 from sottovoce.reporting.statement import ChosenFacts
@@ -131,13 +133,14 @@ def test_what_is_tried_must_not_change_what_a_run_costs(secret, store, public, t
 
 def test_a_choice_is_in_the_charges_and_in_the_statement():
     event = BestOfRuns(4.0, "geometric", ((SampledGaussian(1.2, "poisson", 0.25), 2),))
-    chosen = ChosenFacts(4.0, "geometric", 1, "a score")
+    chosen = ChosenFacts(4.0, "geometric", 1, "a score", "0a1b")
     assert not list(_choice_faults(SimpleNamespace(chosen=chosen), [(event, 1)]))
     assert not list(_choice_faults(SimpleNamespace(chosen=None), [event.run[0]]))
     for told, spent in (
         (None, [(event, 1)]),
         (chosen, [event.run[0]]),
-        (ChosenFacts(3.0, "geometric", 1, ""), [(event, 1)]),
+        (ChosenFacts(3.0, "geometric", 1, "", "0a1b"), [(event, 1)]),
+        (ChosenFacts(4.0, "geometric", 1, ""), [(event, 1)]),  # it does not say which charge is its own
     ):
         assert len(list(_choice_faults(SimpleNamespace(chosen=told), spent))) == 1
 
@@ -153,8 +156,10 @@ def test_the_release_states_the_choice_and_is_verified(secret, store, public, tm
     assert (event.expected_runs, event.distribution, count) == (4.0, "logarithmic", 1)
     statement = json.loads((out / "privacy.json").read_text())
     assert statement["epsilon"] == found.epsilon == epsilon([(event, 1)], 1e-3, "rdp") == statement["epsilon_store"]
+    (charge,) = (json.loads(line) for line in (store / "ledger.jsonl").read_text().splitlines())
     assert statement["chosen"] == {
         "expected_runs": 4.0, "distribution": "logarithmic", "settings": 2, "score": "the perplexity of public text",
+        "run": charge["run"],
     }  # fmt: skip
     assert "The model is the best of several such runs, each with one of 2 settings" in statement["prose"]
     record = [json.loads(line) for line in (out / "record.jsonl").read_text().splitlines()]
@@ -165,3 +170,13 @@ def test_the_release_states_the_choice_and_is_verified(secret, store, public, tm
     assert not list(tmp_path.glob(".out-*"))
     for file in out.iterdir():
         assert b".out-" not in file.read_bytes()
+    # Its people were charged for it: it does not start another run on them, nor does a release that came from it.
+    again = secret.replace(model={"initial": str(out)})
+    with pytest.raises(SottoError, match="ε would have to be added"):
+        train(again, tmp_path / "again", progress=False)
+    assert charge["run"] in _runs_of({"run": "other", "start": {"runs": _runs_of(statement)}})
+    # Without its ledger a store that was charged for the choice alone is refused, too.
+    for name in ("ledger.jsonl", "ledger.head"):
+        (store / name).unlink()
+    with pytest.raises(SottoError, match="though its people were charged before"):
+        train(secret, tmp_path / "unpaid", progress=False)

@@ -203,6 +203,17 @@ def test_a_store_that_knows_of_runs_has_charges(tmp_path, contents):
         StoreLedger(path).charge("a", "training", EVENT, 1)
 
 
+def test_every_charge_leaves_a_trace_of_itself(tmp_path):
+    """Of an evaluation or a choice among runs too, which hold no lease."""
+    path = tmp_path / "ledger.jsonl"
+    StoreLedger(path).charge("evaluate", "private evaluation", EVENT, 1)
+    assert StoreLedger(path).spent() == [(EVENT, 1)]
+    for name in ("ledger.jsonl", "ledger.head"):
+        (tmp_path / name).unlink()
+    with pytest.raises(DamagedRun, match="its people were charged before"):
+        StoreLedger(path).spent()
+
+
 def test_an_empty_ledger_is_no_proof_that_nothing_was_spent(tmp_path):
     (tmp_path / "ledger.jsonl").touch()
     with pytest.raises(SottoError, match="holds no charge; give the ledger"):

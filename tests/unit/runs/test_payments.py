@@ -411,7 +411,7 @@ def test_a_run_whose_store_has_lost_its_ledger_is_refused(runs, rounds):
     play(runs.open(run), *range(1, rounds + 1))
     kept = (runs.store / "ledger.jsonl").read_bytes()
     (runs.store / "ledger.jsonl").unlink()
-    with pytest.raises(DamagedRun, match="has no charge, though runs were charged"):
+    with pytest.raises(DamagedRun, match="has no charge, though its people were charged"):
         runs.open(run, rounds)
     (runs.store / "ledger.jsonl").write_bytes(kept)
     runs.open(run, rounds)
