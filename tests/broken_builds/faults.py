@@ -2585,6 +2585,22 @@ def runs_that_are_drawn_before_they_are_paid_for():
     select._charges_of = early
 
 
+@caught_by("unit/commands/test_select.py", "test_the_release_states_the_choice_and_is_verified")
+def a_release_of_select_starts_a_run_on_its_own_people() -> None:
+    """The store is charged under one name, and the release is looked for under another."""
+    from sottovoce.commands import initial_model
+
+    initial_model._runs_of = lambda statement: [statement["run"]]
+
+
+@caught_by("unit/runs/test_hash_chain.py", "test_every_charge_leaves_a_trace_of_itself")
+def a_charge_without_a_run_leaves_no_trace() -> None:
+    """The ledger of a store may be lost unseen."""
+    from sottovoce.runs.ledger import StoreLedger
+
+    StoreLedger._leave_trace = lambda self: None
+
+
 @caught_by("unit/commands/test_select.py", "test_the_best_is_kept_and_the_others_are_erased")
 def runs_that_were_not_chosen_and_stay():
     """The runs that lost are still there for anyone who looks."""
