@@ -73,7 +73,7 @@ def test_what_may_be_public_leaves_and_nothing_else(sotto: Sotto, ready: Path, t
     keys = {path.name: path.read_bytes() for path in (ready / "secrets").iterdir()}
     kept = files_of(ready)
     out = tmp_path / "out"
-    told = sotto("release", ready, "--out", out)
+    told = sotto("release", ready, "--out", out, "--yes")
     assert told.status == 0, told.out
     assert {path.name for path in out.iterdir()} - {"onnx"} == PUBLIC  # ONNX where the extra `export` is installed
     for name in ("weights.safetensors", "vocabulary.txt"):
@@ -128,7 +128,7 @@ def test_an_audit_that_was_not_run_is_told_or_asked_for(sotto: Sotto, ready: Pat
     audited(ready, "rounds")
     audited(ready, "canaries", weights="of an earlier model")
     assert "no audit by rounds" not in sotto("release", ready, "--out", tmp_path / "out", "--require-audit").out
-    told = sotto("release", ready, "--out", tmp_path / "out", "--json").json()
+    told = sotto("release", ready, "--out", tmp_path / "out", "--yes", "--json").json()
     assert told["not_run"] == ["canaries"]
     assert told["released"] is True
     assert told["audits"][0]["shown"] == 0.5
@@ -322,7 +322,7 @@ def test_where_copies_went_on_a_release_has_one_epsilon(sotto: Sotto, world: Wor
     page = sottovoce.report_run(tmp_path / "run").read_text()
     assert "its ε is out of date" not in page
     for name in ("run", "copy"):
-        told = sotto("release", tmp_path / name, "--out", tmp_path / f"out-{name}")
+        told = sotto("release", tmp_path / name, "--out", tmp_path / f"out-{name}", "--yes")
         assert told.status == 0, told.out
         statement = parse_json((tmp_path / f"out-{name}/privacy.json").read_text())
         check = told.out.partition("with: sotto ")[2].splitlines()[0].split()
@@ -352,3 +352,11 @@ def test_a_run_that_promises_nothing_and_a_folder_that_is_taken(refused: Refused
         "release", ready, "--out", tmp_path / "o", "--most-exposure", -1
     )
     assert "holds no run" in refused("release", tmp_path / "nothing", "--out", tmp_path / "o")
+
+
+@pytest.mark.parametrize("given", [(), ("--json",)])
+def test_where_nobody_can_be_asked_nothing_is_released_or_erased(
+    refused: Refused, ready: Path, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    assert "cannot be undone" in refused("release", ready, "--out", tmp_path / "out", *given)
+    assert (ready / "secrets").is_dir()

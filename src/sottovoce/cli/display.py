@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from sottovoce.commands.train import Progress
 
 
+def at_terminal() -> bool:
+    """Is there a person who can be asked?"""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def confirmed(question: str) -> bool:
     """Ask a person who sits at a terminal. Without one nothing is asked, and the answer is yes."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not at_terminal():
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from sottovoce.cli.display import confirmed, print_json, shown_epsilon
+from sottovoce.cli.display import at_terminal, confirmed, print_json, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Run, option
-from sottovoce.errors import plain_number
+from sottovoce.errors import SottoError, plain_number
 
 if TYPE_CHECKING:
     from sottovoce.commands.release import Release
@@ -24,7 +24,7 @@ def release(
     license: Annotated[str, option("Licence of the model, for its README.md: apache-2.0.")] = "other",
     language: Annotated[str | None, option("Language of the model, for its README.md: en.")] = None,
     key: Annotated[Path | None, option("Ed25519 key that signs (default: yours, made on first use).")] = None,
-    yes: Annotated[Flag, option("Do not ask.")] = False,
+    yes: Annotated[Flag, option("Do not ask; needed where there is no terminal, and with --json.")] = False,
     dry_run: Annotated[Flag, option("Show what would be written; change nothing.")] = False,
     json: Json = False,
 ) -> None:
@@ -32,6 +32,8 @@ def release(
 
     The run must be private, its ledger whole, and no audit may contradict the claim. The run's secrets, the keys of its
     noise, are then erased, and it cannot be resumed any more. Otherwise: exit status 1, every reason, and no change.
+
+    It cannot be undone, so it asks first; where nobody can be asked, it is refused without `--yes`.
     """
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication
@@ -42,9 +44,11 @@ def release(
     )
     result = released(dry_run=True)
     if not result.reasons and not dry_run:
+        if not yes and (json or not at_terminal()):
+            raise SottoError(f"releasing {run} cannot be undone, and nobody is asked here: give --yes, or --dry-run")
         if not json:
             _show_plan(result, run)
-        if not yes and not json and not confirmed(f"release {run}?"):
+        if not yes and not confirmed(f"release {run}?"):
             return print("nothing was released or changed")
         result = released(dry_run=False)
     if json:

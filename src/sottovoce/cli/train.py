@@ -61,7 +61,7 @@ def train(
     """Train the model of a recipe.
 
     First it shows what the run will charge to the people of the store, how long it will take, and what does not fit
-    together. On a terminal it then asks.
+    together. On a terminal it then asks; elsewhere it goes on without asking.
     """
     from sottovoce import bases
     from sottovoce import recipe as recipes

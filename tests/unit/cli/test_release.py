@@ -55,7 +55,7 @@ class Terminal(StringIO):
 
 def test_a_release_shows_its_plan_its_check_and_its_audits(sotto, release, capsys):
     given = ["--most-exposure", "8", "--require-audit", "--license", "mit", "--language", "de", "--key", "k"]
-    sotto(["release", "run", "--out", "out", *given])
+    sotto(["release", "run", "--out", "out", "--yes", *given])
     names = {"most_exposure": 8.0, "require_audit": True, "publication": Publication("mit", "de", Path("k"))}
     assert release == [((Path("run"), Path("out")), rehearsal, names) for rehearsal in (True, False)]
     lines = capsys.readouterr().out.splitlines()
@@ -90,6 +90,20 @@ def test_a_person_at_a_terminal_is_asked(sotto, release, terminal, capsys, typed
     assert ("nothing was released" in capsys.readouterr().out) == (calls == 1)
 
 
+@pytest.mark.parametrize("given", [[], ["--json"]])
+def test_where_nobody_can_be_asked_yes_is_needed(release, refusal, given):
+    said = refusal("release", "run", "--out", "out", *given)
+    assert said == "error: releasing run cannot be undone, and nobody is asked here: give --yes, or --dry-run\n"
+    assert [rehearsal for _, rehearsal, _ in release] == [True]
+
+
+def test_json_at_a_terminal_asks_nothing_and_needs_yes(release, terminal):
+    terminal("y\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["release", "run", "--out", "out", "--json"])
+    assert len(release) == 1
+
+
 def test_with_yes_nobody_is_asked(sotto, release, terminal):
     terminal("n\n")
     sotto(["release", "run", "--out", "out", "--yes"])
@@ -109,7 +123,7 @@ def test_what_is_not_released_has_all_reasons_and_status_1(stub, capsys, json):
 
 
 def test_the_options_have_defaults_and_json_is_one_object(release, answer):
-    assert answer("release", "run", "--out", "out")["not_run"] == ["canaries"]
+    assert answer("release", "run", "--out", "out", "--yes")["not_run"] == ["canaries"]
     assert [names for _, _, names in release] == [DEFAULTS, DEFAULTS]
 
 
