@@ -19,6 +19,7 @@ from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json, sealed, write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.model_card import Described, model_card
+from sottovoce.reporting.report import last_evaluation
 from sottovoce.reporting.statement import (
     AuditOutcome,
     Statement,
@@ -70,6 +71,8 @@ class ReleaseFolder:
         self.held_out = held_out_users(Recipe.of(self.run), self.run)
         self.accuracy = self._private_accuracy()
         self.exact = may_show_exact(self.run)
+        if worse := self._no_better():
+            self.notes += (worse,)
         if self.accuracy is not None:
             self.notes += ("no exact figure of held-out users: the release has their private accuracy instead",)
         elif not self.exact:
@@ -102,6 +105,12 @@ class ReleaseFolder:
         if self.held_out is None or self.held_out.path is None:
             return None
         return private_accuracy(self.held_out.path, digest(self.run.load_weights()))
+
+    def _no_better(self) -> str | None:
+        """A sentence for a model that training did not make better, where exact figures may be shown."""
+        baselines = Baselines.of(self.run) if self.exact else None
+        _, last = last_evaluation(self.run.record.read())
+        return baselines.no_better(last["top1"]) if baselines and last else None
 
     def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)

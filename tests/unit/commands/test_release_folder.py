@@ -11,7 +11,9 @@ import pytest
 from sottovoce.commands import release_folder
 from sottovoce.commands.release_folder import Publication, ReleaseFolder
 from sottovoce.errors import SottoError
+from sottovoce.files import sealed
 from sottovoce.recipe import Recipe
+from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RECIPE, RunFolder
 
 NO_ONNX = "no ONNX: that needs `pip install 'sottovoce[export]'`"
@@ -36,6 +38,25 @@ def test_every_file_that_is_announced_is_written_and_no_other(run, tmp_path):
     signing = {"SHA256SUMS", "SHA256SUMS.sig", "signer.pub"}
     assert {path.name for path in (tmp_path / "draft").iterdir()} == set(made.files) - signing
     assert made.notes == (NO_ONNX,)
+
+
+def test_a_model_that_is_no_better_than_its_start_is_noted(run, tmp_path, monkeypatch):
+    baselines = Baselines("base english", Score(40, 0.12, 0.2, 0.3, 90.0))
+    run.write_json(run.baselines_file, sealed(baselines.to_json()))
+    for at, top1 in ((0, 0.13), (1, 0.11)):
+        run.record.append({"round": at, "evaluation": {"users": 40, "top1": top1, "top3": 0.2, "perplexity": 80.0}})
+
+    def notes() -> tuple[str, ...]:
+        return ReleaseFolder(run, tmp_path / "model", Publication(), "SHA256:abc").notes
+
+    noted = notes()[0]
+    assert noted.startswith("the model is no better than the start, base english: top-1 11.00% against 12.00%; what")
+    run.record.append({"round": 2, "evaluation": {"users": 40, "top1": 0.13, "top3": 0.2, "perplexity": 80.0}})
+    assert notes() == (NO_ONNX,)
+    # Where exact figures of these people may not be shown, nothing is said of them.
+    run.record.append({"round": 3, "evaluation": {"users": 40, "top1": 0.1, "top3": 0.2, "perplexity": 80.0}})
+    monkeypatch.setattr(release_folder, "may_show_exact", lambda run: False)
+    assert not any("no better" in note for note in notes())
 
 
 def test_the_card_has_the_architecture_and_the_recipe_no_path(run, tmp_path):
