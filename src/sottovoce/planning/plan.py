@@ -19,6 +19,7 @@ from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
 from sottovoce.recipe import Privacy
 
 CURVE_POINTS = 50
+WELL_BELOW = 0.1  # δ times users: a larger one is warned of, from 1 on it is refused
 
 
 @dataclass(frozen=True)
@@ -272,10 +273,16 @@ def check_numbers(users: int, cohort: int, rounds: int) -> None:
 def privacy_warnings(users: int, delta: float, epsilon: float, signal: float | None = None) -> list[str]:
     """What is wrong with a plan that can be computed all the same."""
     found = []
+    small = plain_number(10.0 ** math.floor(math.log10(WELL_BELOW / users)))
     if delta >= 1 / users:
         found.append(
             f"delta={plain_number(delta)} is not below 1/users = {1 / users:.2g}: it would allow giving away a whole "
-            f"user; take {users**-1.1:.1g} (users^-1.1) or less"
+            f"user; take {small} or less"
+        )
+    elif delta * users > WELL_BELOW * (1 + 1e-9):
+        found.append(
+            f"delta={plain_number(delta)} is below 1/users = {1 / users:.2g}, but not well below it: δ bounds the "
+            f"chance that the guarantee fails; take {small} or less"
         )
     if epsilon > 20:
         shown = accounting.rounded_up(epsilon)

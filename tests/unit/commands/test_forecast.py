@@ -75,6 +75,8 @@ def test_what_does_not_fit_together_is_named(recipe: Recipe, store: Path):
     assert "so small" in noisy
     assert "promises next to nothing" in " ".join(forecast(recipe.replace(privacy={"noise_multiplier": 0.3})).warnings)
     assert "more than half" in " ".join(forecast(recipe.replace(privacy={"cohort": 30})).warnings)
+    large = recipe.replace(privacy={"delta": 0.5 / recipe.privacy.users})
+    assert "not well below it" in " ".join(forecast(large).warnings)
 
 
 @pytest.mark.slow

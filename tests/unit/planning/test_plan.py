@@ -11,10 +11,17 @@ from examples import first_of
 from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
-from sottovoce.planning.plan import make_plan
+from sottovoce.planning.plan import make_plan, privacy_warnings
 from sottovoce.recipe import Recipe
 
 PAPER = {"users": 763_430, "cohort": 5000, "rounds": 5000, "delta": 1e-9}
+
+
+@pytest.mark.parametrize(("delta", "warned"), [(1e-4, 0), (1.1e-4, 1), (9e-4, 1)])
+def test_a_delta_that_is_below_one_over_users_but_not_well_below_is_warned_of(delta: float, warned: int) -> None:
+    found = privacy_warnings(1000, delta, epsilon=8.0)
+    assert len(found) == warned
+    assert all("not well below it" in text and text.endswith("take 0.0001 or less") for text in found)
 
 
 def test_plan_of_the_paper() -> None:
@@ -93,7 +100,7 @@ def test_warnings() -> None:
     )  # fmt: skip
     delta, promise, noise = plan.warnings
     assert "not below 1/users = 0.01" in delta
-    assert "take 0.006" in delta
+    assert "take 0.001 or less" in delta
     assert "promises next to nothing" in promise
     assert "20 times as long" in noise
 
