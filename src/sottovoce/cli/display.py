@@ -68,10 +68,11 @@ def _printed_table(title: str, **style: Any) -> Iterator[Table]:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="cyan", **style)
+    table = Table(header_style="cyan", **style)
     yield table
     console = Console(highlight=False, markup=False)  # a path may hold [brackets]
     with console.capture() as capture:
+        console.print(title, style="bold")  # a title of the table would be as narrow as the table
         console.print(table)
     print(capture.get(), end="", flush=True)  # by itself the console would handle a closed pipe, and `main` does
 

@@ -200,7 +200,12 @@ def _print_grid(name: str, made: Grid) -> None:
     from sottovoce.planning.expectation import CHECKED
 
     about = f"{made.users:,} users, {made.rounds:,} rounds, δ = {plain_number(made.delta)}"
-    print_rows(f"{name}: {about}", [_choice_row(choice, made) for choice in made.choices])
+    rows = [_choice_row(choice, made) for choice in made.choices]
+    columns = [column for column in rows[0] if any(row[column] not in ("", "–") for row in rows)]
+    print_rows(f"{name}: {about}", [{column: row[column] for column in columns} for row in rows])
+    print("z: noise multiplier, the standard deviation of the noise over the sensitivity")
+    if "σ" in columns:
+        print("σ: standard deviation of the noise on each coordinate of the average update")
     own, mark = shown_epsilon(made.epsilon), " (*)" if any(made.is_own(choice) for choice in made.choices) else ""
     if made.epsilon_replaced is None or made.relation == REPLACED:
         print(f"The recipe{mark}: ε = {own} ({made.relation.replace('-', ' ')}). State the relation with it.")

@@ -71,7 +71,7 @@ def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
     assert "timing this machine" in err
     assert "free" in out
     assert "about a point" in out
-    assert max(map(len, out[: out.index("The recipe (*)")].splitlines())) <= 80
+    assert max(map(len, out[: out.index("The recipe (*)")].splitlines()[1:])) <= 80  # the first has a path
     assert "…" not in out
     assert "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 15." in out
     assert "drowned" in out
@@ -96,6 +96,10 @@ def test_without_a_rate_and_outside_what_was_measured_a_plan_says_so(mine, sotto
     assert "not known without a rate" in out
     assert "Expected top-1 is not known for the recipe itself:\n  model.initial = 'none'" in out
     assert "Expected top-1:" not in out
+    columns = next(line for line in out.splitlines() if "cohort" in line)
+    assert columns.split() == ["ε", "cohort", "rounds", "z", "σ"], "empty columns are left out"
+    assert "\nz: noise multiplier" in out
+    assert "\nσ: standard deviation" in out
     assert out.endswith(f"next: sotto train {mine} --from none --out RUN --set 'data.store=my store'\n")
 
 
