@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import shlex
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -288,6 +289,11 @@ def owned(source: Source, rows: Generator[tuple[int | str, Row], None, None], re
                 yield owners, text, str(value) if type(value) in (str, int) else None
 
 
+_NEEDS_A_USER = (
+    "every record needs a user, as text or a whole number; remove all records without one, or give each a user"
+)
+
+
 def _owners(found: Sequence[tuple[str, object]], place: str, in_table: bool) -> tuple[str, ...]:
     """The different owners of one record, in order. One of several fields may be empty, but not all."""
     owners: list[str] = []
@@ -298,11 +304,10 @@ def _owners(found: Sequence[tuple[str, object]], place: str, in_table: bool) -> 
             if type(name) is str and name and not name.isspace():
                 owners.append(name)
             elif len(found) == 1 or not (name is None or isinstance(name, str)):
-                needed = "every record needs a user, as text or a whole number"
-                raise SottoError(f"{place}: the user in {field!r} is {show_value(user)}; {needed}")
+                raise SottoError(f"{place}: the user in {field!r} is {show_value(user)}; {_NEEDS_A_USER}")
     if not owners:
         fields = " and ".join(repr(field) for field, _ in found)
-        raise SottoError(f"{place}: no user in {fields}; every record needs a user, as text or a whole number")
+        raise SottoError(f"{place}: no user in {fields}; {_NEEDS_A_USER}")
     return tuple(dict.fromkeys(owners))
 
 
@@ -372,8 +377,12 @@ def _separated(path: Path, usual: str, reading: Reading, census: Census) -> Gene
                     yield start, dict(zip(header, row, strict=False))
             census.guessed_lines += reader.guessed
     except csv.Error as error:
-        quotes = "is a quote not closed? Quote a field that contains quotes, and double those inside"
-        raise _error(path, number, f"{one_line(error)}; {quotes}") from None
+        what = one_line(error)
+        cure = "is a quote not closed? Quote a field that contains quotes, and double those inside"
+        if "new-line" in what:  # its own words are for programmers
+            what = "a carriage return within a line"
+            cure = "is this a table, as text? Quote a field that holds line ends, and end lines by a line feed"
+        raise _error(path, number, f"{what}; {cure}") from None
 
 
 def _delimiter(first: str, usual: str, fields: Sequence[str]) -> str:
@@ -388,7 +397,10 @@ def _header(path: Path, place: int, row: Sequence[str], fields: Sequence[str]) -
     for field in fields:
         if field not in header:
             named = f"its first line names {_fields(len(header))}"
-            raise _missing(path, place, field, f"{named}; a table begins with a line of names")
+            shown = f" (see `head -{place} {shlex.quote(str(path))}`)"
+            look = "" if format_of(path)[1] else shown
+            split = "; is {delimiter.name} right?" if len(header) == 1 else ""
+            raise _missing(path, place, field, f"{named}{look}; a table begins with a line of names", split)
     return header
 
 
@@ -497,15 +509,18 @@ def _error(source: Source, place: int | str, what: str) -> SottoError:
     return SottoError(f"{source}:{place}: {what}")
 
 
-def _missing(source: Source, place: int | str, field: str, found: str) -> SottoError:
+def _missing(source: Source, place: int | str, field: str, found: str, hint: str = "") -> SottoError:
     options = "{user_field.name}, {text_field.name} or {context_field.name}"
-    template = f"{{}}:{{}}: no field {{!r}}; {{}}; name it with {options}"
-    return SettingError(template, source, place, field, found, user_field=None, text_field=None, context_field=None)
+    template = f"{{}}:{{}}: no field {{!r}}; {{}}; name it with {options}{hint}"
+    settings = dict.fromkeys(("user_field", "text_field", "context_field", "delimiter"))
+    return SettingError(template, source, place, field, found, **settings)
 
 
 def _fields(count: int) -> str:
     """Their number, not their names, which may be private."""
-    return f"{count or 'no'} field{'' if count == 1 else 's'}, whose names are not shown: they may be private"
+    if count == 1:
+        return "1 field, whose name is not shown: it may be private"
+    return f"{count or 'no'} fields, whose names are not shown: they may be private"
 
 
 def _refuse_repeated(place: str, names: Sequence[str], fields: Iterable[str]) -> None:
