@@ -39,10 +39,15 @@ def compare(
     if json:
         print_json(comparison.to_json())
         return
-    shown = ("Run", "ε", "Top-1", "Perplexity", "Rounds")  # what a narrow terminal has room for
+    shown = ("Run", "ε", "Top-1", "Top-1 of words", "Perplexity", "Rounds")  # what a narrow terminal has room for
     if not comparison.same_words:
         shown = ("Run", "ε", "Top-1 of words", "Bits per byte", "Rounds")
-    rows = [{name: short(row[name].replace(" at δ", ", δ"), 24) for name in shown} for row in comparison.rows()]
+    rows = [{name: row[name].replace(" at δ", ", δ") for name in shown if name in row} for row in comparison.rows()]
+    if comparison.same_words and "Top-1 of words" in rows[0]:
+        heads = {"Top-1 of words": "Top-1,\nwords"}
+        rows = [{heads.get(name, name): value for name, value in row.items()} for row in rows]
+        rows = [{**row, "Run": short(row["Run"].replace("the start, ", "start: "), 20)} for row in rows]
+    rows = [{name: short(value, 24) for name, value in row.items()} for row in rows]
     print_rows(f"Measured on {comparison.people}" if comparison.people else "As recorded in each run", rows)
     for title, text in comparison.notices():
         print(f"{title}: {text}")

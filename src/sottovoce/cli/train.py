@@ -182,6 +182,10 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         for name, score in result.baselines.scores.items() if result.baselines else ():
             perplexity = "" if score.perplexity is None else f", {score.perplexity:.4g}"
             rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
+        if scores.top1_words is not None:
+            start = result.baselines and result.baselines.start_model
+            beside = "" if not start or start.top1_words is None else f"; the start {start.top1_words:.2%}"
+            rows["top-1 over words alone"] = f"{scores.top1_words:.2%}{beside}"
         if scores.bits_per_byte is not None:
             rows["bits per byte"] = f"{scores.bits_per_byte:.3f}"
     if result.traffic:  # of a simulation: a run across devices has none
@@ -190,7 +194,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         if "frozen" in sent:
             rows["  once, before"] = f"{sent['frozen']}: what is not trained"
     print_table(f"Run {result.path}", rows)
-    if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1)):
+    if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1, scores.top1_words)):
         print(f"note: {sentence}")
     if result.ended == "stopped":
         next_step = f"stopped; go on with: {again} {result.path}"

@@ -110,7 +110,7 @@ class ReleaseFolder:
         """A sentence for a model that training did not make better, where exact figures may be shown."""
         baselines = Baselines.of(self.run) if self.exact else None
         _, last = last_evaluation(self.run.record.read())
-        return baselines.no_better(last["top1"]) if baselines and last else None
+        return baselines.no_better(last["top1"], last.get("top1_words")) if baselines and last else None
 
     def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)

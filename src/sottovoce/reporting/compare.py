@@ -92,7 +92,8 @@ class Comparison:
     def rows(self) -> list[dict[str, str]]:
         """The runs and the baselines as a table."""
         named = self.baselines.items()
-        runs = [_run_row(run, self.same_tokens) for run in self.runs]
+        over_words = any(_measured(run)[1].get("top1_words") is not None for run in self.runs)
+        runs = [_run_row(run, over_words or not self.same_tokens) for run in self.runs]
         scores = (_score_row(name, score, name in self.bases) for name, score in named)
         return [*runs, *({column: score.get(column, "–") for column in runs[0]} for score in scores)]
 
@@ -207,7 +208,7 @@ def _replaced(runs: Sequence[Compared]) -> str:
     return f" When one user is replaced by another, {figures}." if known else ""
 
 
-def _run_row(run: Compared, same_tokens: bool) -> dict[str, str]:
+def _run_row(run: Compared, over_words: bool) -> dict[str, str]:
     statement, (at, evaluation) = run.statement, _measured(run)
     guarantee, top1 = "no guarantee", finite(evaluation.get("top1"))
     if statement.has_guarantee:
@@ -217,7 +218,7 @@ def _run_row(run: Compared, same_tokens: bool) -> dict[str, str]:
         "Run": run.name,
         "ε": guarantee,
         "Top-1": _with_interval(top1, run.within),
-        **({} if same_tokens else {"Top-1 of words": _top1_words(evaluation)}),
+        **({"Top-1 of words": _top1_words(evaluation)} if over_words else {}),
         "Perplexity": _perplexity(evaluation.get("perplexity")),
         "Bits per byte": _bits(evaluation.get("bits_per_byte")),
         "Measured on": THESE if run.evaluation is not None else f"its own users, round {at:,}" if evaluation else "–",

@@ -100,15 +100,19 @@ def _how_good(about: Described) -> Iterator[str]:
     people = f"about {about.evaluation['users']:,} held-out users"
     yield f"Exact accuracy, not private, on {people}, who are not protected by the guarantee:"
     yield ""
-    yield "| | top-1 | top-3 | perplexity per token | bits per byte |"
-    yield "| --- | ---: | ---: | ---: | ---: |"
     rows = {"**this model**": about.evaluation}
     if about.baselines is not None:
         rows |= {name: score.to_json() for name, score in about.baselines.scores.items()}
+    over_words = any(score.get("top1_words") is not None for score in rows.values())  # not where words have pieces
+    heads = ("top-1", *(["top-1 over words"] * over_words), "top-3", "perplexity per token", "bits per byte")
+    yield f"| | {' | '.join(heads)} |"
+    yield f"| --- |{' ---: |' * len(heads)}"
     for name, score in rows.items():
         perplexity = "–" if score["perplexity"] is None else plain(score["perplexity"])  # a baseline's may be infinite
         bits = score.get("bits_per_byte")  # not in records of earlier versions
-        figures = (percent(score["top1"]), percent(score["top3"]), perplexity, "–" if bits is None else plain(bits))
+        words = "–" if score.get("top1_words") is None else percent(score["top1_words"])
+        figures = (percent(score["top1"]), *([words] * over_words), percent(score["top3"]), perplexity)
+        figures += ("–" if bits is None else plain(bits),)
         yield f"| {name} | {' | '.join(figures)} |"
 
 

@@ -187,7 +187,7 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     statement = evidence.statement
     notices = [("Synthetic people", PRACTICE)] if statement.practice else []
     _, last = last_evaluation(evidence.record)
-    if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"])):
+    if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"], last.get("top1_words"))):
         notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))
     if evidence.other and evidence.other_tokens:
         text = f"Top-1 and perplexity are per token, and {evidence.other.name} has another tokenizer: they cannot be "

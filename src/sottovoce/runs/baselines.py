@@ -70,13 +70,25 @@ class Baselines(Facts, sparse=True):
         named = {"start": self.start_model, token_text(self.token): self.constant}
         return ", ".join(f"{name} {score.top1:.1%}" for name, score in named.items() if score is not None)
 
-    def no_better(self, top1: float) -> str | None:
-        """A sentence for a model that is no better than a baseline, with what to do; None for one that is."""
-        reached = {name: score.top1 for name, score in self.scores.items() if top1 <= score.top1}
+    def no_better(self, top1: float, top1_words: float | None = None) -> str | None:
+        """A sentence for a model that is no better than a baseline, with what to do; None for one that is.
+
+        `top1_words`, over words alone where it was measured, may stand still while punctuation and ends of text gain.
+        """
+        scores = self.scores.items()
+        of_all = {name: score.top1 for name, score in scores if top1 <= score.top1}
+        of_words = {name: score.top1_words for name, score in scores if score.top1_words is not None}
+        of_words = {name: share for name, share in of_words.items() if top1_words is not None and top1_words <= share}
+        reached = of_all or of_words
         if not reached:
             return None
         name = max(reached, key=reached.__getitem__)
+        text = f"the model is no better than {name}: top-1"
+        text = f"{text} {top1:.2%}" if of_all else f"over words alone {text} {top1_words:.2%}"
+        text = f"{text} against {reached[name]:.2%}"
+        if not of_all:
+            text += "; what it gained is in punctuation, placeholders and ends of text"
         helps = "more users or a larger cohort (`sotto plan` shows what each gives)"
         if self.start == NOTHING:
             helps = f"a base to start from (`--from english`), {helps}"
-        return f"the model is no better than {name}: top-1 {top1:.2%} against {reached[name]:.2%}; what helps: {helps}"
+        return f"{text}; what helps: {helps}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def test_a_model_that_is_no_better_than_its_start_is_noted(run, tmp_path, monkey
     assert noted.startswith("the model is no better than the start, base english: top-1 11.00% against 12.00%; what")
     run.record.append({"round": 2, "evaluation": {"users": 40, "top1": 0.13, "top3": 0.2, "perplexity": 80.0}})
     assert notes() == (NO_ONNX,)
+    worse_words = {"users": 40, "top1": 0.13, "top3": 0.2, "perplexity": 80.0, "top1_words": 0.06}
+    words = replace(baselines, start_model=Score(40, 0.12, 0.2, 0.3, 90.0, top1_words=0.07))
+    run.write_json(run.baselines_file, sealed(words.to_json()))
+    run.record.append({"round": 2, "evaluation": worse_words})
+    assert notes()[0].startswith("over words alone the model is no better than the start, base english: top-1 6.00%")
     # Where exact figures of these people may not be shown, nothing is said of them.
     run.record.append({"round": 3, "evaluation": {"users": 40, "top1": 0.1, "top3": 0.2, "perplexity": 80.0}})
     monkeypatch.setattr(release_folder, "may_show_exact", lambda run: False)

@@ -116,6 +116,15 @@ def test_baselines_are_rows_and_lines_of_every_figure():
     assert "what public text alone gives the users of forum." in text_of(page)
 
 
+def test_top_1_over_words_stands_beside_top_1_where_it_was_measured():
+    start = Score(200, 0.117, 0.2, 0.3, 250.0, top1_words=0.0768)
+    run = make_run(baselines=replace(BASELINES, start_model=start))
+    assert "Top-1 of words" not in Comparison([run]).rows()[0]
+    rows = Comparison([replace(run, evaluation={**run.evaluation, "top1_words": 0.076})]).rows()
+    assert list(rows[0])[2:4] == ["Top-1", "Top-1 of words"]
+    assert [row["Top-1 of words"] for row in (rows[0], rows[-1])] == ["7.60%", "7.68%"]
+
+
 def test_baselines_of_runs_with_the_same_users_are_all_drawn():
     runs = [make_run(baselines=BASELINES), make_run("twin", baselines=replace(BASELINES, start="run other"))]
     assert list(Comparison(runs).drawn_baselines)[2:] == ["the start, base english", "the start, run other"]
@@ -153,7 +162,7 @@ def test_runs_that_were_not_measured_together_are_shown_as_recorded():
     assert list(figures(page)) == ["utility", "top1", "perplexity", "epsilon"]
     words = text_of(page)
     assert "its own users, round 60" in words
-    assert "never 4.63 at δ = 1e-6 – – – – 60 of 60" in words
+    assert "never 4.63 at δ = 1e-6 – – – – – 60 of 60" in words
     page = render_comparison(Comparison([make_run("never", record=[], **bare)]))
     assert list(figures(page)) == []
     assert page.count("Nothing was recorded.") == 3

@@ -86,10 +86,21 @@ def test_an_infinite_perplexity_is_a_dash_and_the_start_has_its_name():
     endless = Baselines(token="the", constant=Score(200, 0.04, 0.1, 0.2, None))
     text = model_card(replace(ABOUT, statement=replace(STATEMENT, start=start), baselines=endless))
     assert "\n# A private next-word model\n" in text
-    assert "| always “the” | 4.0% | 10.0% | – | – |" in text
+    assert "| always “the” | 4.0% | – | 10.0% | – | – |" in text
     assert "The model began with base english (weights 0c68ae32, public by its own card)." in text
     assert "| start | base english (weights 0c68ae32, public" in text
     assert "None" not in text
+
+
+def test_top_1_over_words_stands_beside_top_1_where_it_was_measured():
+    measured = {"users": 200, "top1": 0.172, "top1_words": 0.076, "top3": 0.3, "perplexity": 97.5, "bits_per_byte": 2.5}
+    start = Score(200, 0.118, 0.2, 0.3, 210.7, top1_words=0.0771)
+    lines = model_card(replace(ABOUT, evaluation=measured, baselines=Baselines("base english", start))).splitlines()
+    assert "| | top-1 | top-1 over words | top-3 | perplexity per token | bits per byte |" in lines
+    assert "| **this model** | 17.2% | 7.6% | 30.0% | 97.5 | 2.5 |" in lines
+    assert "| the start, base english | 11.8% | 7.7% | 20.0% | 210.7 | – |" in lines
+    del measured["top1_words"]
+    assert "over words" not in model_card(replace(ABOUT, evaluation=measured))
 
 
 def test_what_was_not_measured_is_not_there():

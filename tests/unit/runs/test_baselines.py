@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -40,6 +41,19 @@ def test_a_model_that_is_no_better_is_named_with_the_best_baseline_it_does_not_b
     assert FULL.no_better(0.117).startswith("the model is no better than the start, base english: top-1 11.70% against")
     assert "against 11.70%" in FULL.no_better(0.01)
     assert "sotto plan" in FULL.no_better(0.01)
+
+
+def test_words_that_gain_nothing_are_named_where_all_tokens_gain():
+    words = replace(FULL, start_model=replace(score(0.117), top1_words=0.0768))
+    said = words.no_better(0.172, 0.076)
+    assert said.startswith(
+        "over words alone the model is no better than the start, base english: top-1 7.60% against 7.68%; what it "
+        "gained is in punctuation, placeholders and ends of text; what helps: "
+    )
+    assert words.no_better(0.172, 0.0769) is None
+    assert words.no_better(0.172, None) is None
+    assert words.no_better(0.11, 0.07).startswith("the model is no better than the start, base english: top-1 11.00%")
+    assert FULL.no_better(0.172, 0.0) is None  # of an earlier version, which did not measure it
 
 
 def test_only_a_run_from_nothing_is_told_of_bases():
