@@ -29,7 +29,7 @@ from sottovoce.files import Facts, read_sealed, sha256_of
 from sottovoce.recipe import Recipe
 from sottovoce.reporting import sentences
 from sottovoce.reporting.adversaries import adversaries
-from sottovoce.reporting.derived import charge_faults, derive, fact_faults, has_room, recipe_of
+from sottovoce.reporting.derived import charge_faults, derive, fact_faults, has_room, recipe_of, with_one_more
 from sottovoce.reporting.statement import Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.folder import RECIPE, RunFolder, is_release
@@ -269,8 +269,10 @@ def _statement_faults(release: RunFolder, statement: Statement | None, why: str)
     card, why = _try(release.read_card)
     if card is None:
         yield f"cannot read card.json ({why})"
-    elif card.get("privacy") != _try(release.read_statement)[0]:
-        yield "card.json says otherwise"
+    else:
+        if card.get("privacy") != _try(release.read_statement)[0]:
+            yield "card.json says otherwise"
+        yield from verify_files.round_faults(release, statement, card)
     if not statement.files:
         yield "it names no hash of weights and vocabulary"
     for name in statement.files or ():
@@ -342,6 +344,7 @@ def _recipe_faults(found: _Evidence) -> Iterator[str]:
 def _ledger_faults(found: _Evidence) -> Iterator[str]:
     statement, run, spent = found.statement, found.run, found.spent
     yield from charge_faults(statement, spent, derive(statement, found.recipe))
+    yield from _again_faults(found)
     words = any(isinstance(event, ThresholdedHistogram) for event, _ in spent)
     if words != statement.vocabulary.private:
         yield "a private vocabulary is in its charges or in the statement, and not in both"
@@ -373,6 +376,27 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
     yield from _example_faults(statement, spent)
     yield from _silo_faults(statement, spent)
+
+
+def _again_faults(found: _Evidence) -> Iterator[str]:
+    """Where rounds were paid for again, all of that is charged, and only a budget may forbid the last planned rounds.
+
+    A release of before `training.toml` does not say whether there was a budget.
+    """
+    statement, recipe = found.statement, found.recipe
+    if not (again := statement.charged_again + statement.charged_elsewhere):
+        return
+    derived = derive(statement, recipe)
+    paid = sum(count for event, count in found.spent if not isinstance(event, ThresholdedHistogram))
+    due = sum(count for _, count in derived.events(max(statement.rounds_done, 1)))
+    if paid < due + again:
+        yield f"it has {paid} charges, fewer than the {due} of the rounds done and the {again} that were paid again"
+    more = with_one_more(statement, found.spent, derived) if found.source == RECIPE else None
+    limit = recipe.privacy.epsilon
+    if more is None:
+        return
+    if limit is None or accounting.epsilon(more, statement.delta, recipe.privacy.accountant) <= limit * (1 - _GRID):
+        yield f"it does not charge all planned rounds, and no budget of {found.source} forbids the others"
 
 
 def _choice_faults(statement: Statement, spent: Spent) -> Iterator[str]:

@@ -78,6 +78,15 @@ def _with_inner(event: object) -> list[object]:
     return [event, *(one.get("event") if isinstance(one, dict) else one for one in run)] if run else [event]
 
 
+def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterator[str]:
+    """Files that know of other rounds than the statement."""
+    if card.get("rounds") != statement.rounds_done:
+        yield f"card.json has {card.get('rounds')!a} rounds, and the statement {statement.rounds_done}"
+    last = max((line["round"] for line in release.record.read()), default=0)
+    if last > statement.rounds_done:
+        yield f"{_RECORD} has round {last}, and the statement {statement.rounds_done} rounds"
+
+
 def exact_figures(release: RunFolder) -> Iterator[str]:
     """Files of a release with a private accuracy that have exact figures of the same people."""
     if release.baselines_file.exists():

@@ -261,6 +261,15 @@ def has_room(statement: Statement, recipe: Recipe, derived: Derived) -> Spent | 
     return [*_vocabulary(statement), *derived.events(statement.rounds_planned + 1)]
 
 
+def with_one_more(statement: Statement, spent: Spent, derived: Derived) -> Spent | None:
+    """Where not all planned rounds are charged: the charges with one round more, of the least noise."""
+    planned = derived.events(statement.rounds_planned)
+    total = {event: sum(count for one, count in spent if _same(one, event)) for event, _ in planned}
+    if all(total[event] >= count for event, count in planned):
+        return None
+    return [*spent, (min(total, key=lambda event: event.noise_multiplier), 1)]
+
+
 def _vocabulary(statement: Statement) -> Spent:
     return [(event, count) for event, count in statement.charged if isinstance(event, ThresholdedHistogram)]
 

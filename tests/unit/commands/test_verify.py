@@ -66,7 +66,7 @@ def keys(tmp_path_factory):
 
 
 WORDS = Vocabulary(("<bos>", "<eos>", "<unk>", "a"))
-CARD = {"name": "a model", "parameters": 12, "vocabulary": 4}
+CARD = {"name": "a model", "parameters": 12, "vocabulary": 4, "rounds": 60}
 
 
 def write_model(folder: Path) -> None:
@@ -81,7 +81,8 @@ def write(folder: Path, statement: Statement, key) -> None:
     files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "vocabulary.txt")}
     written = sealed(replace(statement, files=files).to_json())
     (folder / "privacy.json").write_bytes(pretty(written))
-    (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+    card = {**CARD, "rounds": statement.rounds_done, "privacy": written}
+    (folder / "card.json").write_bytes(pretty(sealed(card)))
     write_release(folder / "ledger.jsonl", statement.run, statement.charged)
     if key is not None:
         signature.sign_folder(folder, key, signature.RELEASE)
@@ -435,7 +436,8 @@ def whole(tmp_path, keys, facts):
         values.setdefault("prose", prose(statement))
         written = sealed(values)
         (folder / "privacy.json").write_bytes(pretty(written))
-        (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+        card = {**CARD, "rounds": values["rounds_done"], "privacy": written}
+        (folder / "card.json").write_bytes(pretty(sealed(card)))
         lines = values["charged"]
         header = {"ledger": "release", "run": statement.run, "charges": len(lines)}
         (folder / "ledger.jsonl").write_bytes(chained([header, *lines]))
@@ -561,6 +563,11 @@ def secret(folder: Path) -> None:
     (folder / "secrets" / "noise.key").write_bytes(b"k")
 
 
+def record(rounds: int) -> Callable[[Path], object]:
+    lines = "".join(f'{{"round": {number}}}\n' for number in range(1, rounds + 1))
+    return lambda folder: (folder / "record.jsonl").write_text(lines)
+
+
 def other_weights(folder: Path) -> None:
     """Whatever is in the file, card and statement have its hash."""
     (folder / "weights.safetensors").write_bytes(b"no weights")
@@ -577,6 +584,10 @@ FILES_THAT_LIE = {
     "a recipe that is none": (lambda folder: (folder / "training.toml").write_text("[["), "recipe"),
     "a recipe of more rounds": (rewrite("training.toml", "rounds = 60", "rounds = 600"), "recipe"),
     "README": (rewrite("README.md", "ε = ", "ε = 0.0"), "sentences"),
+    "README with a second ε": (rewrite("README.md", "# A", "Its epsilon is only 0.001.\n\n# A"), "sentences"),
+    "fewer rounds on the card": (reseal("card.json", '"rounds": 60', '"rounds": 59'), "statement"),
+    "more rounds in the record": (record(61), "statement"),
+    "a record that is none": (lambda folder: (folder / "record.jsonl").write_text("{}\n"), "statement"),
     "a secret": (secret, "files"),
     "diagnostics": (lambda folder: (folder / "diagnostics.jsonl").write_text("{}"), "files"),
     "no weights": (other_weights, "model"),
@@ -758,6 +769,92 @@ def test_an_honest_release_of_every_kind_passes(begun, released, kind):
     assert found.verified, [check for check in found.checks if check.result == FAILED]
     if "budget" in kind:
         assert json.loads((release / "privacy.json").read_text())["rounds_planned"] < 200
+
+
+OTHER_VERSIONS = {"another version": {"software.sottovoce": "0.0.9"}, "an earlier form": {"statement": 1}}
+READMES = {
+    "ε": ("ε = ", "ε = 0.001 and not "),
+    "δ": ("at δ = 1e-6", "at δ = 1e-9"),
+    "a second ε": ("## What", "**ε ≤ .001**\n\n## What"),
+    "rounds": ("60 of 60 planned", "6 of 60 planned"),
+}
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+@pytest.mark.parametrize("lie", READMES)
+def test_figures_of_a_readme_are_compared_whatever_version_wrote_it(whole, version, lie):
+    found = verify_release(whole(OTHER_VERSIONS[version], rewrite("README.md", *READMES[lie])))
+    assert results(found)["sentences"] == FAILED
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+def test_a_readme_in_the_words_of_another_version_passes_with_a_note(whole, version):
+    found = verify_release(whole(OTHER_VERSIONS[version], rewrite("README.md", "whose text it was", "whose words it")))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+    assert any("another version wrote the sentences" in note for note in found.notes)
+    assert not any("another version" in note for note in verify_release(whole(OTHER_VERSIONS[version])).notes)
+
+
+def no_figure(folder: Path) -> None:
+    (folder / "README.md").write_text("# A private model\n\nIt gives nobody away.\n")
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+def test_another_version_must_say_its_epsilon_and_what_is_not_covered_too(whole, version):
+    other = OTHER_VERSIONS[version]
+    for changed, after in (
+        (other, no_figure),
+        ({**other, "not_covered": []}, None),
+        ({**other, "not_covered": [" "]}, None),
+    ):
+        assert results(verify_release(whole(changed, after)))["sentences"] == FAILED
+
+
+def paid_again(charged: int, again: int, done: int = 1, **more: Any) -> dict[str, Any]:
+    """The facts of a run of 60 planned rounds, of which `done` were done, whose ledger has so many charges."""
+    cost = epsilon([(ROUND, charged)], 1e-6)
+    names = ("epsilon", "epsilon_training", "epsilon_spent", "epsilon_store")
+    facts = dict.fromkeys(names, cost) | {"epsilon_replaced": epsilon([(ROUND, charged)], 1e-6, replaced=True)}
+    return facts | {
+        "charged": [{**charges()[0], "count": charged}],
+        "charged_again": again,
+        "rounds_done": done,
+        **more,
+    }
+
+
+def budget(limit: float) -> Callable[[Path], object]:
+    return rewrite("training.toml", "[privacy]\n", f"[privacy]\nepsilon = {limit!r}\n")
+
+
+def both(*changes: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda folder: [change(folder) for change in changes]
+
+
+@pytest.mark.parametrize(
+    ("charged", "again", "done", "limit", "fault"),
+    [
+        (2, 1, 1, None, "no budget of training.toml forbids the others"),
+        (2, 1, 1, 60, "no budget of training.toml forbids the others"),
+        (58, 3, 55, 60, "no budget of training.toml forbids the others"),
+        (60, 3, 60, None, "60 charges, fewer than the 60 of the rounds done and the 3"),
+        (63, 3, 60, None, None),
+        (63, 3, 20, None, None),  # stopped
+        (60, 3, 57, 60, None),  # ended by its budget
+        (60, 3, 20, 60, None),  # stopped, and its budget forbids the last rounds
+    ],
+)
+def test_rounds_that_were_paid_again_excuse_others_only_where_a_budget_forbids_them(
+    whole, charged, again, done, limit, fault
+):
+    # A budget is named by the number of rounds that it allows.
+    after = None if limit is None else budget(1.0001 * epsilon([(ROUND, limit)], 1e-6))
+    found = verify_release(whole(paid_again(charged, again, done), after))
+    assert found.verified is (fault is None), [check for check in found.checks if check.result == FAILED]
+    if fault is not None:
+        assert fault in next(check.found for check in found.checks if check.name == "ledger")
+    two = both(record(done + 1), after or (lambda folder: None))
+    assert results(verify_release(whole(paid_again(charged, again, done), two)))["statement"] == FAILED
 
 
 def test_honest_statements_of_devices_and_of_rounds_done_again_pass(whole, remembered):
