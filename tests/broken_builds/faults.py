@@ -347,7 +347,7 @@ def rounds_stated_without_a_signature():
 
 @caught_by("end_to_end/test_federated_runs.py", "test_correlated_noise_over_devices_asks_only_who_is_free")
 def everybody_is_asked():
-    """The model goes to all registered devices, although it is public who joins."""
+    """The model goes to all registered devices, although the server decides who joins."""
     from sottovoce.federation.rounds import Coordinator
 
     Coordinator._free = lambda self, recipe, joined, number, payment: self.roster.registered
@@ -2610,6 +2610,30 @@ def runs_that_were_not_chosen_and_stay():
     from sottovoce.commands import select
 
     select.shutil = SimpleNamespace(copyfile=shutil.copyfile, rmtree=lambda path: None)
+
+
+@caught_by("end_to_end/test_correlated_runs.py", "test_no_released_file_follows_exactly_from_who_takes_part")
+def a_public_figure_of_who_takes_part():
+    """The ε of the rounds that users joined is in the record, which is released."""
+    from sottovoce.runs.folder import RunFolder
+
+    real = RunFolder.save_participation
+
+    def publish(run, figures):
+        real(run, figures)
+        run.record.append({"round": run.record.read()[-1]["round"], **figures})
+
+    RunFolder.save_participation = publish
+
+
+@caught_by(
+    "unit/commands/test_private_evaluation.py", "test_a_release_does_not_deny_the_exact_figures_of_an_earlier_one"
+)
+def exact_figures_that_are_forgotten():
+    """A release does not know that an earlier one has exact figures of the same people."""
+    from sottovoce.commands.release_folder import ReleaseFolder
+
+    ReleaseFolder._note_release = lambda draft, statement: None
 
 
 # --- verifying a release ---------------------------------------------------------------------------------------------

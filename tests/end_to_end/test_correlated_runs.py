@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import shutil
 import signal
 import subprocess
@@ -29,6 +30,7 @@ from sottovoce.commands.audit_tails import audit_tails
 from sottovoce.commands.helper import work_as_helper
 from sottovoce.commands.release import release_run
 from sottovoce.errors import BudgetExhausted, SottoError
+from sottovoce.files import CHECKSUM
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.runs.budget import total_of
@@ -403,3 +405,41 @@ def test_an_audit_that_leaves_users_out_trains_with_the_same_stream(whole):
     """Both models of a pair have the same m, so they differ by what one user moves the run."""
     result = audit_tails(whole(), leave_out=2, texts=500)
     assert math.isfinite(result.epsilon)
+
+
+def test_no_released_file_follows_exactly_from_who_takes_part(tmp_path, monkeypatch):
+    """One person more or less, under the same secrets: all but the weights, which have noise, is the same."""
+    monkeypatch.setattr(Secrets, "fresh", staticmethod(lambda: Secrets(1, b"k" * 32, b"s" * 32)))
+    apart = {"sampling": "min_separation", "min_separation": 2, "participations": 2, "secrets": "entropy"}
+    realised, public = [], []
+    for world, missing in (("with", None), ("without", "u27")):  # whose rounds have the largest sensitivity of all
+        folder = tmp_path / world
+        folder.mkdir()
+        recipe = recipe_of(make_store(folder, without=missing), **apart).replace(run={"seed": 9, "block": 1})
+        result = sottovoce.train(recipe, folder / "run")
+        realised.append(result.epsilon_realised)
+        kept = folder / "run/participation.json"
+        assert kept.stat().st_mode & 0o777 == 0o600
+        assert json.loads(kept.read_text())["epsilon_realised"] == result.epsilon_realised
+        assert release_run(folder / "run", folder / "release").released
+        public.append(public_texts(folder / "release"))
+    assert realised[0] > realised[1]
+    assert public[0] == public[1]
+
+
+def public_texts(release: Path) -> dict[str, object]:
+    """What a release says, without the hashes of its weights and without what the model predicts."""
+    assert not (release / "participation.json").exists()
+    names = ("README.md", "ledger.jsonl", "training.toml", "record.jsonl")
+    texts: dict[str, object] = {name: (release / name).read_text() for name in names}
+    for name in ("privacy.json", "card.json"):
+        texts[name] = without_hashes(json.loads((release / name).read_text()))
+    page = (release / "report.html").read_text()
+    texts["report.html"] = re.findall(r"(?:ε|epsilon)[^<]*", page)
+    return texts
+
+
+def without_hashes(facts):
+    if not isinstance(facts, dict):
+        return facts
+    return {name: without_hashes(value) for name, value in facts.items() if name not in (CHECKSUM, "files")}

@@ -193,7 +193,7 @@ class SampledSkellam(Event):
     accountants = ("pld", "rdp")
 
     noise_multiplier: float
-    sampling: str  # "poisson", or "fixed" where it is public who joins
+    sampling: str  # "poisson", or "fixed" where no secret chance decides who joins
     user_rate: float
     steps: float
     silos: int | None = None  # where it is more than one, and each draws by coins

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 Yes = Annotated[Flag, option("Do not ask before people are charged.")]
+OWNER_ONLY = "it depends exactly on who takes part, so do not publish it; the guarantee is the planned ε"
 NOT_MADE = "nobody was charged, and no run was made"
 
 
@@ -166,6 +167,9 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         cost = {name: written[name] for name in ("private", "epsilon", "delta", "epsilon_spent", "epsilon_store")}
         answer = {"run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes)}
         measured = {"evaluation": scores, "baselines": result.baselines}
+        realised = result.epsilon_realised
+        if realised is not None:
+            answer["for_the_owner_only"] = {"epsilon_realised": realised, "why": OWNER_ONLY}
         print_json({**answer, **cost, "bytes": result.traffic, **as_json(measured)})
         return
     for note in result.notes:
@@ -196,6 +200,9 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
     print_table(f"Run {result.path}", rows)
     if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1, scores.top1_words)):
         print(f"note: {sentence}")
+    if result.epsilon_realised is not None:
+        shown = f"ε = {shown_epsilon(result.epsilon_realised)} for the rounds that users joined"
+        print(f"for the owner only: {shown}; {OWNER_ONLY}")
     if result.ended == "stopped":
         next_step = f"stopped; go on with: {again} {result.path}"
     print(next_step or f"next: sotto report {result.path}")

@@ -33,7 +33,7 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, write_release
-from sottovoce.runs.record import as_lines, without_evaluations
+from sottovoce.runs.record import Lines, as_lines, without_evaluations
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
 _LICENSE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
@@ -75,6 +75,8 @@ class ReleaseFolder:
             self.notes += (worse,)
         if self.accuracy is not None:
             self.notes += ("no exact figure of held-out users: the release has their private accuracy instead",)
+            if self.exact_before:
+                self.notes += ("exact figures of the same held-out users were published before: the release says so",)
         elif not self.exact:
             self.notes += (f"no exact figure of held-out users: {PAID}; `sotto evaluate --private-epsilon` gives one",)
         own, words = self.card.own_model, find_tokenizer(self.run.model).name
@@ -112,6 +114,29 @@ class ReleaseFolder:
         _, last = last_evaluation(self.run.record.read())
         return baselines.no_better(last["top1"], last.get("top1_words")) if baselines and last else None
 
+    @property
+    def _releases(self) -> Lines | None:
+        """Of the store of the held-out users: which runs were released, and whether with exact figures of them."""
+        if self.held_out is None or self.held_out.path is None:
+            return None
+        return Lines(self.held_out.path / "releases.jsonl")
+
+    @property
+    def exact_before(self) -> bool:
+        """Were exact figures of the same people released before? A release of which nothing is known counts."""
+        found = self._releases.read() if self._releases else []
+        run = read_statement(self.run).run
+        unknown = not self.run.secrets.exists() and all(line["run"] != run for line in found)
+        return unknown or any(line["exact"] for line in found)
+
+    def _note_release(self, statement: Statement) -> None:
+        """Before anything is released: later releases of the same people must not deny its figures."""
+        if (releases := self._releases) is None:
+            return
+        measured = self.run.baselines_file.exists() or any("evaluation" in line for line in self.run.record.read())
+        releases.append({"run": statement.run, "round": statement.rounds_done, "exact": self.exact and measured})
+        releases.sync()
+
     def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)
         for file in (run.model_file(WEIGHTS), run.tokenizer_file()):
@@ -121,7 +146,7 @@ class ReleaseFolder:
         statement = with_store_total(statement, store_ledger(run, recipe).spent(), recipe.privacy.accountant)
         if self.accuracy is not None and self.held_out is not None and self.held_out.path is not None:
             spent = StoreLedger(self.held_out.path / "ledger.jsonl").spent_on_held_out()
-            statement = with_private_accuracy(statement, self.accuracy, spent)
+            statement = with_private_accuracy(statement, self.accuracy, spent, exact_before=self.exact_before)
         written = sealed(with_prose(statement))
         run.write_json(draft / STATEMENT, written)
         model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
@@ -138,6 +163,7 @@ class ReleaseFolder:
         if self.onnx:
             self._export(draft, written)
         write_aside(draft / README, model_card(self._described(statement, model)).encode())
+        self._note_release(statement)
 
     def _export(self, draft: Path, statement: Json) -> None:
         try:

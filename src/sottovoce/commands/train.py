@@ -34,7 +34,14 @@ from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.notebook import html_table
-from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
+from sottovoce.reporting.statement import (
+    Charges,
+    RunFacts,
+    Statement,
+    VocabularyFacts,
+    make_statement,
+    realised_epsilon,
+)
 from sottovoce.reporting.statement_text import with_prose
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.baselines import Baselines
@@ -64,6 +71,7 @@ class RunResult:
     notes: tuple[str, ...] = ()
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     baselines: Baselines | None = None
+    epsilon_realised: float | None = None  # for the owner alone: it follows exactly from who takes part
 
     def __repr__(self) -> str:
         measured = f", top-1 {self.evaluation.top1:.2%}" if self.evaluation else ""
@@ -323,8 +331,10 @@ class Training:
         if evaluation is None:  # a run that had nothing left to do: as its record has it
             found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
             evaluation = Evaluation.from_json(found[-1]) if found else None
-        path, notes = self.run_folder.path, tuple(self.notes)
-        return RunResult(path, self.state.round, ended, statement, evaluation, notes, self._traffic(), self.baselines)
+        path, notes, realised = self.run_folder.path, tuple(self.notes), self._realised(statement)
+        return RunResult(
+            path, self.state.round, ended, statement, evaluation, notes, self._traffic(), self.baselines, realised
+        )
 
     def _pace_so_far(self) -> Pace:
         """As it was measured for a new run; of a run that goes on, by the rounds that it has done."""
@@ -455,7 +465,6 @@ class Training:
             federation=self._federation_facts(),
             practice=self.store.practice,
             not_covered=self.store.not_covered,
-            realised_sensitivity=self._realised_sensitivity(),
             users_at_once=1 if self.context.across_devices else assembly.sum_updates.block,
             files=files,
         )
@@ -491,6 +500,19 @@ class Training:
             keys_made_by_server=len(listed.made_by_server),
             staleness=declared.staleness,
         )
+
+    def _realised(self, statement: Statement) -> float | None:
+        """ε of the rounds that users joined, where it is known which: written for the owner alone."""
+        found = realised_epsilon(statement, self._realised_sensitivity(), self.assembly.accountant)
+        if found is not None:
+            self.run_folder.save_participation(
+                {
+                    "epsilon_realised": to_json_number(found),
+                    "delta": statement.delta,
+                    "note": "for the owner only: it follows exactly from who takes part, and no noise covers it",
+                }
+            )
+        return found
 
     def _realised_sensitivity(self) -> float | None:
         """The largest of any user for the rounds that they joined, where noise is correlated and the rounds are known.

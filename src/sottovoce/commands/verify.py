@@ -46,6 +46,7 @@ NOT_PROVED = (
     "that declared constants were not counted from the data, and that text called public is public",
     "the total of the store, and that audits passed: the ledger of the store and the audits are the owner's",
     "that report.html, record.jsonl and accuracy figures are true, and that onnx/ is the same model",
+    "that no exact figure of held-out users was published elsewhere: the owner alone knows of other releases",
     "who the signer is: compare the fingerprint with one that the owner gave you in another way",
 )
 NOT_PROVED_OF_BASES = ("that this text is public, and that there was no other", NOT_PROVED[-1])
@@ -182,7 +183,7 @@ def _read(
     if statement.private_accuracy is not None:
         checks.append(_held_out(statement.private_accuracy.terms))
         checks.append(_judged("private accuracy", _accuracy_faults(release, statement), "its figures fit its noise"))
-        checks.append(_judged("held-out users", verify_files.exact_figures(release), "no exact figure is of them"))
+        checks.append(_judged("held-out users", verify_files.exact_figures(release), _of_held_out(statement)))
     elif statement.epsilon_held_out is not None:
         checks.append(Check("private accuracy", FAILED, "held-out users have an ε, and there is no private accuracy"))
     checks.append(_judged("sentences", sentences.faults(release, statement), "say what the facts say"))
@@ -487,8 +488,8 @@ def _other_faults(found: _Evidence) -> Iterator[str]:
             yield f"{name} = {shown}, and it comes to {accounting.rounded_up(least, 4)}"
     if not statement.epsilon_store >= statement.epsilon * (1 - _GRID):
         yield "the total of the store is less than what this run alone was charged"
-    if statement.epsilon_realised is not None and statement.mechanism.correlation is None:
-        yield "an ε of the rounds that users joined is for correlated noise alone"
+    if "epsilon_realised" in found.release.read_statement():
+        yield "it has epsilon_realised, which depends on who took part: nothing here shows it, and it tells of them"
     yield from _adversary_faults(statement)
 
 
@@ -568,6 +569,11 @@ def _held_out(terms: Terms) -> Check:
         return Check(name, FAILED, f"ε = {claimed} is claimed, and the noise of the accuracy comes to {cost}")
     cost = f"ε = {accounting.rounded_up(terms.epsilon, 4)} at δ = {plain_number(terms.delta)}"
     return Check(name, PASSED, f"{cost} follows from the noise of the accuracy")
+
+
+def _of_held_out(statement: Statement) -> str:
+    before = "; exact ones were published before, as it says" if statement.exact_before else ""
+    return f"no exact figure in this folder is of them{before}"
 
 
 def _accuracy_faults(release: RunFolder, statement: Statement) -> Iterator[str]:

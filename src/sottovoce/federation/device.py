@@ -317,7 +317,7 @@ class Device:
     def _draw(self, task: Task, assembly: Assembly) -> np.ndarray:
         """Flip the coin of every registered user. The same release gives the same coins.
 
-        Where it is public who joins, there is no coin: the server asks one user, and a silo has its users come at times
+        Where the server decides who joins, there is no coin: it asks one user, and a silo has its users come at times
         that follow from their names.
         """
         sampler = assembly.algorithm.mechanism.sampler

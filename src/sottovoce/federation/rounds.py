@@ -1,7 +1,7 @@
 """The rounds of a run over devices: ask every registered device, add up the answers, pay, add noise, step.
 
 Each device draws its own users. A device that is away or wrong adds nothing; denominator and noise stay the same.
-Where it is public who joins, the model goes only to devices that are asked: those that are free, as many as are needed.
+Where the server decides who joins, the model goes only to devices that are asked: as many as are needed of those free.
 """
 
 from __future__ import annotations

@@ -422,7 +422,7 @@ class MinSeparation(BoundedParticipation):
     """
 
     summary = "least separation: users come at irregular times, never too soon after their last, and so often at most"
-    not_covered = ("when a user joins: it is public who joins which round",)
+    not_covered = ("in which rounds a user joins, if they are known to take part: no secret chance decides it",)
 
     min_separation: int  # b
     most_participations: int  # k

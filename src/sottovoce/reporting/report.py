@@ -278,7 +278,6 @@ def _epsilon_lines(statement: Statement) -> list[str]:
     costs = (
         (planned, statement.epsilon),
         (f"{planned}, when one user is replaced by another", statement.epsilon_replaced),
-        ("realised: of the rounds that users joined, which is taken as public", statement.epsilon_realised),
         ("spent", statement.epsilon_spent),
         (f"all private runs on the store{_of(statement)}", statement.epsilon_store),
     )

@@ -121,7 +121,7 @@ def _numbers(pattern: re.Pattern[str], text: str) -> set[float]:
 
 def _not_covered(statement: Statement) -> Iterator[str]:
     """What every statement with these facts lists."""
-    private = statement.private_accuracy is not None
+    private = statement.private_accuracy is not None and not statement.exact_before
     yield from (text for text in NOT_COVERED if not (private and text == EXACT_ACCURACY))
     if statement.sampling_generator == "Philox":
         yield NO_CIPHER

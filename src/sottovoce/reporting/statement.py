@@ -33,7 +33,8 @@ NOT_COVERED = (
     EXACT_ACCURACY,
     "choosing hyper-parameters by looking at results on the private text, other than through runs charged to the store",
     "the store's total, where later runs were chosen by the results of earlier ones",
-    "diagnostics.jsonl, preparation.json, audits, the secrets, the checkpoints and timing: they are for the owner only",
+    "diagnostics.jsonl, participation.json, preparation.json, audits, the secrets, the checkpoints and timing: "
+    "they are for the owner only",
     "models of non-private or experimental runs on the same store: releasing one voids this statement",
     "a person who holds two user ids, or text about one person written by another",
 )
@@ -274,7 +275,6 @@ class Statement(Facts, sparse=True):
     protects: str | None = None
     relation: str
     epsilon_replaced: float | None = None
-    epsilon_realised: float | None = None  # of the rounds that users joined: no guarantee, see `statement_text`
     epsilon_training: float | None = None
     epsilon_server: float | None = None  # against the server, where devices add noise and it cannot look
     epsilon_spent: float
@@ -311,6 +311,7 @@ class Statement(Facts, sparse=True):
     private_accuracy: PrivateAccuracy | None = None  # of a released model, on held-out users
     chosen: ChosenFacts | None = None  # of a model that is the best of several runs: what ε is of
     epsilon_held_out: float | None = None  # of all private evaluations on them, at the δ of that accuracy
+    exact_before: bool = False  # an earlier release has exact figures of the same held-out users
     store_gone: bool = False  # the total is that of the day the run ended
     out_of_date: bool = False  # the store was charged for the run since
 
@@ -389,8 +390,6 @@ class RunFacts:
     practice: bool = False  # the people are synthetic
     users_at_once: int = 1  # in one program
     not_covered: tuple[str, ...] = ()  # because of how records became users
-    # Where noise is correlated: the largest sensitivity of a user who joined, for the rounds that they joined.
-    realised_sensitivity: float | None = None
     files: dict[str, str] | None = None
 
 
@@ -424,7 +423,6 @@ def make_statement(
         protects=PROTECTS if private else None,
         relation="none" if isinstance(event, NonPrivate) else event.relation,
         epsilon_replaced=accounting.epsilon(listed, privacy.delta, accountant, replaced=True) if replaced else None,
-        epsilon_realised=_realised(listed, about, cost),
         epsilon_training=cost(charges.training) if charges.vocabulary else epsilon,
         epsilon_server=against_server,
         epsilon_spent=cost([*charges.vocabulary, *charges.elsewhere, *charges.done]) if done else 0.0,
@@ -466,27 +464,36 @@ def _against_server(mechanism: Mechanism, charges: Charges, cost: Callable[[Spen
     return None if found is None else cost([*charges.vocabulary, *found.against_server])
 
 
-def _realised(listed: Spent, about: RunFacts, cost: Callable[[Spent], float]) -> float | None:
-    """ε of the same charges, had it been planned how often and how close together users joined."""
-    if not about.realised_sensitivity or not any(isinstance(event, CorrelatedGaussian) for event, _ in listed):
+def realised_epsilon(statement: Statement, sensitivity: float | None, accountant: str) -> float | None:
+    """ε of the same charges, had it been planned how often and how close together users joined.
+
+    `sensitivity` is the largest of a user who joined, for the rounds that they joined. The figure follows exactly from
+    who takes part, and no noise covers it: it is for the owner alone, and no file that may be released has it.
+    """
+    if not sensitivity or not any(isinstance(event, CorrelatedGaussian) for event, _ in statement.charged):
         return None
     spent = []
-    for event, count in listed:
+    for event, count in statement.charged:
         if isinstance(event, CorrelatedGaussian):
-            smaller = min(about.realised_sensitivity / event.sensitivity, 1.0)
+            smaller = min(sensitivity / event.sensitivity, 1.0)
             event = replace(event, noise_multiplier=event.noise_multiplier / smaller)
         spent.append((event, count))
-    return cost(spent)
+    return accounting.epsilon(spent, statement.delta, accountant)
 
 
-def with_private_accuracy(statement: Statement, accuracy: PrivateAccuracy, spent: Spent) -> Statement:
+def with_private_accuracy(
+    statement: Statement, accuracy: PrivateAccuracy, spent: Spent, *, exact_before: bool = False
+) -> Statement:
     """The same with an accuracy that is private for held-out users, instead of an exact one.
 
-    `spent` is all that they were charged.
+    `spent` is all that they were charged. With `exact_before`, exact figures of them were published: they stay
+    unprotected.
     """
-    kept = tuple(line for line in statement.not_covered if line != EXACT_ACCURACY)
+    kept = tuple(line for line in statement.not_covered if exact_before or line != EXACT_ACCURACY)
     total = accounting.epsilon(spent, accuracy.terms.delta)
-    return replace(statement, private_accuracy=accuracy, epsilon_held_out=total, not_covered=kept)
+    return replace(
+        statement, private_accuracy=accuracy, epsilon_held_out=total, not_covered=kept, exact_before=exact_before
+    )
 
 
 def as_chosen(statement: Statement, event: BestOfRuns, chosen: ChosenFacts) -> Statement:
@@ -501,7 +508,6 @@ def as_chosen(statement: Statement, event: BestOfRuns, chosen: ChosenFacts) -> S
         statement,
         epsilon=cost(),
         epsilon_replaced=None if statement.epsilon_replaced is None else cost(replaced=True),
-        epsilon_realised=None,
         epsilon_training=accounting.epsilon([(event, 1)], statement.delta, "rdp"),
         epsilon_spent=cost(),
         charged=charged,

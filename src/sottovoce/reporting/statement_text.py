@@ -22,6 +22,7 @@ _WORDS = {
     "user": "user: all the text of one person",
 }
 
+EXACT_BEFORE = "Exact figures of the same people were published before. No ε covers those, nor both together."
 PRACTICE = "This run is a practice: it was trained on synthetic people. Its accuracy says nothing about real text."
 
 
@@ -45,7 +46,7 @@ def paragraphs(statement: Statement) -> list[str]:
             "way. Do not release it to people who may not read the text itself."
         )
         return [*practice, text, *_start(statement), *_canaries(statement)]
-    texts = [*practice, _guarantee(statement), _method(statement), *_realised(statement), _store_total(statement)]
+    texts = [*practice, _guarantee(statement), _method(statement), _store_total(statement)]
     texts += _against_server(statement) + _chosen(statement)
     if statement.vocabulary.private:
         alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
@@ -171,17 +172,6 @@ def noise_text(mechanism: MechanismFacts) -> str:
     return "independent" if found is None else f"correlated over rounds by {found.noise}, {found.buffers} buffers"
 
 
-def _realised(statement: Statement) -> list[str]:
-    """What the rounds cost that users joined, where it is known which."""
-    if statement.epsilon_realised is None:
-        return []
-    return [
-        f"Realised: for the rounds that users joined, rather than those that they might have joined, ε is "
-        f"{epsilon_text(statement.epsilon_realised)} at the same δ. Participation is taken as public for this figure; "
-        f"it holds if the stop was not chosen by looking at results. The guarantee is the planned ε above."
-    ]
-
-
 def _against_server(statement: Statement) -> list[str]:
     """The guarantee that holds against the server, where devices add noise."""
     found = statement.mechanism.devices
@@ -284,7 +274,8 @@ def _held_out(statement: Statement) -> list[str]:
         f"Held-out users, who are others than those trained on, were measured privately, with {cost} for each of them "
         f"when one is added or removed: {accuracy_text(found)}. The first {terms.tokens_per_user:,} tokens of each "
         f"count, and their number has noise too. Over all private evaluations on them, ε is "
-        f"{epsilon_text(statement.epsilon_held_out)} at the same δ. No exact figure of them is released."
+        f"{epsilon_text(statement.epsilon_held_out)} at the same δ. This release has no exact figure of them."
+        + (f" {EXACT_BEFORE}" if statement.exact_before else "")
     ]
 
 

@@ -41,6 +41,7 @@ class RunFolder:
         self.lock_file = path / ".lock"
         self.record = Lines(path / "record.jsonl")
         self.diagnostics = Lines(path / "diagnostics.jsonl", private=True)
+        self.participation_file = path / "participation.json"  # exact figures of who joined: for the owner alone
         self.checkpoints = path / "checkpoints"
         self.frozen_file = path / "frozen.safetensors"  # the part of the model that is not trained, if any
         self.secrets = path / "secrets"
@@ -133,6 +134,10 @@ class RunFolder:
         statement = sealed(statement)
         write_aside(self.card_file, pretty(sealed({**card, "privacy": statement})))
         write_aside(self.statement_file, pretty(statement))
+
+    def save_participation(self, figures: Json) -> None:
+        """Write what follows exactly from who joined: for the owner alone, and part of no release."""
+        write_aside(self.participation_file, pretty(figures), private=True)
 
     def model_file(self, name: str) -> Path:
         """The path of a file of the model. Card and statement must agree, and the file must have the hash they name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import sys
 from contextlib import nullcontext
@@ -201,3 +202,15 @@ def test_a_run_that_is_declined_is_no_error(sotto, stub, capsys):
 
 def test_a_run_needs_a_folder(refusal):
     assert "--out is missing" in refusal("train", "demo")
+
+
+def test_what_follows_from_who_takes_part_is_marked_as_the_owners(result, capsys):
+    print_result(result(epsilon_realised=1.5), json=False)
+    shown = "for the owner only: ε = 1.5 for the rounds that users joined; it depends exactly on who takes part"
+    assert shown in capsys.readouterr().out
+    print_result(result(epsilon_realised=1.5), json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["for_the_owner_only"]["epsilon_realised"] == 1.5
+    assert "epsilon_realised" not in found
+    print_result(result(), json=True)
+    assert "for_the_owner_only" not in json.loads(capsys.readouterr().out)

@@ -21,11 +21,13 @@ from sottovoce.evaluation.private_accuracy import Terms
 from sottovoce.evaluation.private_prediction import BoundedCounts
 from sottovoce.files import sealed
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
-from sottovoce.reporting.statement import EXACT_ACCURACY
+from sottovoce.reporting import sentences
+from sottovoce.reporting.statement import EXACT_ACCURACY, Statement
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger
+from sottovoce.runs.secrets import Secrets
 
 CLEAR = NoisySums((3_000, 1_000, 1_000, 15_000), 2_560_000, (600, 3_000, 20_000), 400)
 
@@ -237,6 +239,44 @@ def test_a_later_model_on_the_same_people_has_no_exact_figure_either(run, begun,
     assert "No accuracy on held-out users is released." in readme
     assert "12.3" not in readme
     assert "private" in release_folder.ReleaseFolder(other, release, release_folder.Publication(), "").notes[0]
+
+
+BEFORE = "Exact figures of the same people were published before."
+
+
+def says_before(release):
+    """Does a release say that exact figures were published before? It must then say that nothing covers them."""
+    statement = json.loads((release / "privacy.json").read_text())
+    assert not list(sentences.faults(RunFolder.of_release(release), Statement.from_json(statement)))
+    found = BEFORE in statement["prose"]
+    assert found == (EXACT_ACCURACY in statement["not_covered"]) == (BEFORE in (release / "README.md").read_text())
+    return found
+
+
+def test_a_release_does_not_deny_the_exact_figures_of_an_earlier_one(run, begun, clear, released):
+    """Of the same run, or of any other on the same store."""
+    other = begun("other", run={"seed": 7})
+    run.record.append({"round": 0, "evaluation": MEASURED})
+    released(run)
+    for each in (run, other):
+        evaluate_privately(each.path, epsilon=2.0)
+        draft = release_folder.ReleaseFolder(each, each.path, release_folder.Publication(), "")
+        assert any("were published before" in note for note in draft.notes)
+        assert says_before(released(each, "second release"))
+
+
+def test_a_release_after_one_without_exact_figures_says_nothing_of_them(run, clear, released):
+    run.record.append({"round": 0, "evaluation": MEASURED})
+    evaluate_privately(run.path, epsilon=2.0)
+    assert not says_before(released(run))
+    Secrets.erase(run.secrets)
+    assert not says_before(released(run, "further copy"))
+
+
+def test_an_earlier_release_of_which_nothing_is_known_counts_as_exact(run, store, clear, released):
+    evaluate_privately(run.path, epsilon=2.0)
+    Secrets.erase(run.secrets)
+    assert says_before(released(run))
 
 
 @pytest.mark.parametrize("who", [0, 1], ids=["nobody paid", "they paid"])

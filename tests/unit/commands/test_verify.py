@@ -508,6 +508,8 @@ SHOWN_BY_THE_FOLDER = {
     "what was spent": ({"epsilon_spent": 0.1}, "other epsilons"),
     "training alone": ({"epsilon_training": 0.1}, "other epsilons"),
     "the total of the store": ({"epsilon_store": 0.1}, "other epsilons"),
+    "who took part": ({"epsilon_realised": 0.01}, "other epsilons"),
+    "who took part, by another form": ({"statement": 1, "epsilon_realised": 0.01}, "other epsilons"),
     "adversaries without devices": ({"adversaries": TABLE}, "other epsilons"),
     "an ε against the server": (
         {"across_devices": True, "federation": DEVICES_OF, "adversaries": TABLE},
@@ -590,6 +592,7 @@ FILES_THAT_LIE = {
     "a record that is none": (lambda folder: (folder / "record.jsonl").write_text("{}\n"), "statement"),
     "a secret": (secret, "files"),
     "diagnostics": (lambda folder: (folder / "diagnostics.jsonl").write_text("{}"), "files"),
+    "participation": (lambda folder: (folder / "participation.json").write_text("{}"), "files"),
     "no weights": (other_weights, "model"),
     "a card of another model": (reseal("card.json", '"parameters": 12', '"parameters": 13'), "model"),
     "a fact twice": (reseal("privacy.json", '"epsilon":', '"epsilon": 0.5,\n  "epsilon":'), "statement"),
@@ -645,6 +648,7 @@ PRIVATE_ACCURACIES: dict[str, tuple[dict[str, Any], Callable[[Path], object] | N
         rewrite("README.md", "## How it was trained", "| this model | 12.3% |\n\n## How it was trained"),
         "sentences",
     ),
+    "exact figures before, and nothing uncovered": ({**measured(), "exact_before": True}, None, "sentences"),
     "exact figures of eight bits": (measured(), exported, "held-out users"),
 }
 
@@ -662,6 +666,13 @@ def test_a_private_accuracy_passes(whole):
     found = verify_release(whole(measured()))
     assert found.verified, [check for check in found.checks if check.result == FAILED]
     assert {"private accuracy", "held-out users", "epsilon of held-out users"} <= set(results(found))
+
+
+def test_a_private_accuracy_after_exact_figures_passes_and_is_named(whole):
+    found = verify_release(whole(measured() | {"exact_before": True, "not_covered": list(NOT_COVERED)}))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+    held_out = next(check.found for check in found.checks if check.name == "held-out users")
+    assert held_out == "no exact figure in this folder is of them; exact ones were published before, as it says"
 
 
 def test_a_large_delta_passes_with_a_warning_where_the_recipe_allows_it(whole, monkeypatch):

@@ -30,6 +30,7 @@ from sottovoce.reporting.statement import (
     VocabularyFacts,
     make_statement,
     read_statement,
+    realised_epsilon,
     with_store_total,
 )
 from sottovoce.reporting.statement_text import prose, with_prose
@@ -285,23 +286,20 @@ def test_correlated_noise_is_described_with_the_participation_it_is_for() -> Non
     assert "Each joins at most 3 of the planned rounds. Two rounds of one user are at least 5 apart." in text
     assert "Gaussian noise, correlated over rounds by tree, 5 buffers, is added" in text
     assert f"{found.noise_over_clip:.4g} times that of one round" in text
-    assert "it is public who joins which round" in statement.not_covered[-1]
+    assert "in which rounds a user joins, if they are known to take part" in statement.not_covered[-1]
     assert Statement.from_json(json.loads(json.dumps(statement.to_json()))) == statement
     assert state(sampling="in_turn", noise="tree").mechanism.correlation.in_turn
     assert state().mechanism.correlation is None
 
 
-def test_the_epsilon_of_the_realised_participation_is_labelled_and_changes_no_guarantee() -> None:
+def test_the_epsilon_of_the_realised_participation_is_no_part_of_a_statement() -> None:
     planned = state(**CORRELATED)
     over_the_run = planned.mechanism.correlation.sensitivity
-    statement = state(about={"realised_sensitivity": over_the_run / 2}, **CORRELATED)
-    assert (statement.epsilon, statement.epsilon_replaced) == (planned.epsilon, planned.epsilon_replaced)
     # Half the sensitivity is twice the noise multiplier.
-    assert statement.epsilon_realised == state(**CORRELATED, noise_multiplier=2.0).epsilon < planned.epsilon
-    text = prose(statement)
-    assert "Realised: for the rounds that users joined, rather than those that they might have joined, ε is" in text
-    assert "Participation is taken as public for this figure; it holds if the stop was not chosen by looking" in text
-    assert "Realised" not in prose(planned)
+    found = realised_epsilon(planned, over_the_run / 2, "rdp")
+    assert found == state(**CORRELATED, noise_multiplier=2.0).epsilon < planned.epsilon
     # More than planned cannot be; the planned ε is then shown, and never a smaller one.
-    assert state(about={"realised_sensitivity": 2 * over_the_run}, **CORRELATED).epsilon_realised == planned.epsilon
-    assert state(about={"realised_sensitivity": 1.0}).epsilon_realised is None
+    assert realised_epsilon(planned, 2 * over_the_run, "rdp") == planned.epsilon
+    assert realised_epsilon(planned, None, "rdp") is None
+    assert realised_epsilon(state(), 1.0, "rdp") is None
+    assert "ealised" not in json.dumps(with_prose(planned))
