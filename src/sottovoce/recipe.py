@@ -31,6 +31,7 @@ class Limits:
     high: float | None = None
     below: float | None = None
     choices: tuple[str, ...] = ()
+    needed: bool = False  # 0 stands for a value that is not set, and is refused where it is used
 
     @property
     def range(self) -> str:
@@ -131,8 +132,8 @@ class Server:
 @dataclass(frozen=True)
 class Privacy:
     mode: str = _choice("a guarantee, parts of one (ε is infinite), or no noise", "private", "experiment", "none")
-    users: int = _value(0, "K: the declared population, a public constant", low=0)
-    cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0)
+    users: int = _value(0, "K: the declared population, a public constant", low=0, needed=True)
+    cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0, needed=True)
     sampling: str = _value("poisson", "how a cohort is drawn: poisson, fixed, in_turn, min_separation or examples")
     min_separation: int = _value(0, "b: rounds from one that a user joins to the next, for min_separation", low=0)
     participations: int = _value(0, "k: rounds that a user joins at most, for min_separation; 0: as many as fit", low=0)
@@ -303,7 +304,8 @@ class Recipe:
                 raise RecursionError
             values = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # the latter by lists in lists, the former by endless numbers too
-            raise SottoError(f"{name} is not valid TOML: {_why_not(error)}") from None
+            hint = "" if Path(name).suffix in ("", ".toml") else "; is it a recipe? `sotto init` writes one"
+            raise SottoError(f"{name} is not valid TOML: {_why_not(error)}{hint}") from None
         return Recipe.from_dict(values, name)
 
     @staticmethod
@@ -324,12 +326,14 @@ class Recipe:
 
     def with_settings(self, settings: Iterable[str]) -> Recipe:
         """Apply `section.key=value` texts, as given to `--set`."""
-        values = self.to_dict()
+        values, texts = self.to_dict(), {}
         for setting in settings:
             path, equals, text = setting.partition("=")
             section, dot, key = path.strip().partition(".")
             if not (equals and dot and key):
                 raise SottoError(f"--set {setting!r} must look like section.key=value, for example run.rounds=20")
+            if texts.setdefault((section, key), text.strip()) != text.strip():
+                raise SottoError(f"--set gives {section}.{key} two values; give it once")
             kinds = get_type_hints(SECTIONS[section]) if section in SECTIONS else {}
             value = _from_text(text.strip(), kinds[key], f"{section}.{key}") if key in kinds else text
             values.setdefault(section, {})[key] = value
@@ -425,14 +429,16 @@ def _check(value: Any, kind: Any, limits: Limits, name: str) -> Any:
         allowed = ", ".join(limits.choices)
         raise SottoError(f"{name}={value!r} must be one of {allowed}{did_you_mean(str(value), limits.choices)}")
     if isinstance(value, int | float) and wanted is not bool and not limits.contain(value):
-        raise SottoError(f"{name}={value} must be {limits.range or 'finite'} {meaning}")
+        raise SottoError(f"{name}={value} must be {'> 0' if limits.needed else limits.range or 'finite'} {meaning}")
     return value
 
 
 def _why_not(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deep"
-    return str(error) if isinstance(error, tomllib.TOMLDecodeError) else "it holds a number of too many digits"
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        return "it holds a number of too many digits"
+    return str(error).replace("Cannot overwrite a value", "a key is given twice; remove one")
 
 
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}

@@ -61,7 +61,8 @@ def test_a_value_can_be_unset():
         ("[privacy]\ndelta = 0", ["privacy.delta=0", "> 0 and < 1"]),
         ("[privacy]\ndelta = nan", ["privacy.delta=nan"]),
         ("[privacy]\nepsilon = -2", ["privacy.epsilon=-2", "> 0"]),
-        ("[privacy]\ncohort = -1", ["privacy.cohort=-1", ">= 0"]),
+        ("[privacy]\ncohort = -1", ["privacy.cohort=-1", "must be > 0"]),
+        ("[run]\nrounds = 4\nrounds = 5\n", ["TOML", "a key is given twice", "line 3"]),
         ("[privacy]\nweight_cap = 0.5", ["privacy.weight_cap=0.5", ">= 1"]),
         ("[privacy]\nlayer_clip_norms = 1.0", ["privacy.layer_clip_norms=1.0", "a list"]),
         ("[privacy]\nlayer_clip_norms = [1.0, 0.0]", ["privacy.layer_clip_norms=0.0", "> 0"]),
@@ -82,6 +83,19 @@ def test_a_bad_recipe_is_refused_and_explained(text, words):
         Recipe.parse(text)
     for word in words:
         assert word in str(refused.value)
+
+
+def test_a_table_is_not_taken_for_a_recipe(tmp_path):
+    table = tmp_path / "messages.csv"
+    table.write_text("author,message\nann,hi\n")
+    with pytest.raises(SottoError, match=r"messages\.csv is not valid TOML: .*; is it a recipe\? `sotto init`"):
+        Recipe.load(table)
+
+
+def test_a_setting_that_is_given_two_values_is_refused():
+    with pytest.raises(SottoError, match=r"--set gives privacy\.epsilon two values"):
+        Recipe().with_settings(["privacy.epsilon=4", "run.rounds=3", "privacy.epsilon=8"])
+    assert Recipe().with_settings(["run.rounds=3", "run.rounds = 3"]).run.rounds == 3
 
 
 @pytest.mark.parametrize(

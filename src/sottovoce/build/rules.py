@@ -124,9 +124,9 @@ def _examples(recipe: Recipe, processes: int) -> Iterator[str]:
 def _cohort(privacy: Privacy) -> Iterator[str]:
     cohort, users = privacy.cohort, privacy.users
     if users < 1:
-        yield "privacy.users is not set: declare the population, a public constant (it gives q and W)"
+        yield "privacy.users is not set, or 0: declare the population, a public constant > 0 (it gives q and W)"
     if cohort <= 0:
-        yield "privacy.cohort is not set: it is the expected number of users in a round"
+        yield "privacy.cohort is not set, or 0: it must be > 0, the expected number of users in a round"
     fixed_size = SAMPLERS[privacy.sampling].takes("cohort")
     if privacy.examples_per_user and cohort > privacy.places:
         yield f"privacy.cohort={cohort:g} must be at most users · examples_per_user = {privacy.places}, all examples"

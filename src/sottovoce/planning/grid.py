@@ -235,7 +235,7 @@ def _check(recipe: Recipe) -> None:
     for name, value in (("privacy.users", privacy.users), ("privacy.cohort", privacy.cohort)):
         if not value:
             raise SottoError(
-                f"{name} is not set, and a plan needs it; set it in the recipe, or with --set {name}=NUMBER"
+                f"{name} is not set, or 0, and a plan needs it > 0; set it in the recipe, or with --set {name}=NUMBER"
             )
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise SottoError("the recipe has neither privacy.epsilon nor privacy.noise_multiplier; set one of them")

@@ -136,7 +136,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(ELS, privacy(accountant="rdp")), "privacy.accountant='rdp' has no accounting for sampled examples"),
         (case(ELS, processes=2), "run.algorithm='els' trains in one process"),
         (case(privacy(users=0)), "privacy.users is not set"),
-        (case(privacy(cohort=0)), "privacy.cohort is not set"),
+        (case(privacy(cohort=0)), "privacy.cohort is not set, or 0: it must be > 0"),
         (case(ELS, privacy(cohort=81)), "must be at most users · examples_per_user = 80, all examples"),
         (
             case(privacy(cohort=21)),
