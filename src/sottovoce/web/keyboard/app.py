@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sottovoce import bases
 from sottovoce.accounting import rounded_up
 from sottovoce.commands.export import CANARIES, PIECES, find_export, read_manifest
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.files import made_aside, pretty, sha256_of, write_aside
+from sottovoce.runs.folder import RunFolder
 from sottovoce.web.keyboard.vendor import check_vendored
 from sottovoce.web.server import STATIC, local_app, missing
 
@@ -92,6 +94,9 @@ def _served(manifest: dict[str, Any]) -> tuple[str, ...]:
 def _refuse(paths: Sequence[str | Path]) -> None:
     if not 1 <= len(paths) <= MOST_MODELS:
         raise SottoError(f"{len(paths)} runs were named; a keyboard shows one to {MOST_MODELS}, side by side")
+    for path in paths:
+        if not Path(path).exists() and not bases.find(str(path)):
+            RunFolder.open_model(path)  # which says that it is not there, before anything is asked for
 
 
 def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, Any]:
