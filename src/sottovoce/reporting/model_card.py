@@ -130,6 +130,7 @@ def _how(about: Described) -> Iterator[str]:
         "rounds": f"{statement.rounds_done} of {statement.rounds_planned} planned",
         "clip norm, noise multiplier": f"{plain(mechanism.clip_norm)}, {plain(mechanism.noise_multiplier)}",
         **({} if mechanism.correlation is None else {"noise": noise_text(mechanism)}),
+        "licence": "not stated; ask the owner" if about.license == "other" else about.license,
         "vocabulary": statement.vocabulary.source,
         "software": ", ".join(f"{name} {version}" for name, version in statement.software.items()),
     }

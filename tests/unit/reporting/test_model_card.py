@@ -47,6 +47,8 @@ def test_the_front_matter_is_what_hugging_face_reads():
     }
     bare = front(model_card(replace(ABOUT, license="other", language=None, base_model=None)))
     assert set(bare) == {"license", "library_name", "pipeline_tag", "tags"}
+    assert "| licence | not stated; ask the owner |" in model_card(replace(ABOUT, license="other"))
+    assert "| licence | apache-2.0 |" in model_card(ABOUT)
 
 
 def test_a_name_cannot_add_a_key():
