@@ -137,7 +137,8 @@ def evaluate(
 ) -> None:
     """Measure how well a run's model predicts the next word of people it has not seen.
 
-    Figures are exact, and for the owner. With --private-epsilon they have noise, and may be published.
+    Figures are exact, and for the owner; with them come those of the base that the run started from. With
+    --private-epsilon they have noise, and may be published.
     """
     if private.private_epsilon is not None:
         if measures != MEASURES or other or replace(texts, store=None) not in (TEXTS, replace(TEXTS, split="test")):
@@ -146,7 +147,16 @@ def evaluate(
         _evaluate_privately(run, texts.store, private, json)
         return
     from sottovoce.commands.baselines import public_baselines, unigram_keystrokes
-    from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, open_public, open_users
+    from sottovoce.commands.evaluate import (
+        Extra,
+        Personalise,
+        evaluate_run,
+        evaluate_start,
+        open_public,
+        open_users,
+        start_at_hand,
+    )
+    from sottovoce.commands.private_evaluation import have_paid
     from sottovoce.data.grouping import Grouping
     from sottovoce.evaluation.prediction import averages, observed
     from sottovoce.evaluation.word_prediction import WORDS
@@ -173,18 +183,26 @@ def evaluate(
         if public is not None:
             found_public = evaluate_run(run, public, extra=replace(extra, personalise=None))
             average = averages([found.evaluation, found_public.evaluation])
+        # No exact figure that was not asked for of people who paid for a private one.
+        beside_start = other is None and not have_paid(users)
+        started = evaluate_start(run, users, extra) if beside_start else None
     baselines = public_baselines(users, run)
     typed = unigram_keystrokes(users, run, measures.shown) if baselines and measures.shown else None
     spread, parts = found.spread if measures.internal else {}, _parts(found, measures)
     if json:
         answer = {**_json(found), **parts, **spread}
+        without_training: JsonObject = {}
         if baselines:
             token, constant, unigram = baselines
-            answer["baselines"] = {
+            without_training = {
                 "token": users.vocabulary.text_of(token),
                 "constant": constant.to_json(),
                 "unigram": {**unigram.to_json(), **(typed.to_json() if typed else {})},
             }
+        if started:
+            without_training |= {"start": started[0], "start_model": _json(started[1])}
+        if without_training:
+            answer["baselines"] = without_training
         if found_public and average:
             answer["public"] = _json(found_public)
             answer |= {name: value if math.isfinite(value) else None for name, value in average.items()}
@@ -200,6 +218,8 @@ def evaluate(
         if typed:
             saved = f"{typed.keystroke_saving_in_vocabulary:.2%}"
             rows["  a unigram of public text: keystroke saving in vocabulary"] = saved
+    if started:
+        rows |= _start_rows(*started)
     rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
     if found_public and average:
         rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
@@ -208,6 +228,8 @@ def evaluate(
         print_columns("Evaluation", {run.name: rows, other.name: _rows(found.other)})
     else:
         print_table(f"Evaluation of {run}", rows)
+    if beside_start and not started and (initial := start_at_hand(run)):
+        print(f"what it started from, on the same users: sotto evaluate {run} --beside {initial}")
     _print_parts(parts, run.name, other.name if other else "")
     if found.personalised:
         print_columns("The second half of each user's text", _gain_columns(found.personalised))
@@ -338,6 +360,23 @@ def _rows(found: Measured) -> dict[str, str]:
         "keystroke saving in vocabulary": f"{keystrokes.keystroke_saving_in_vocabulary:.2%}",
         "keystrokes, characters": counts,
     }
+
+
+def _start_rows(name: str, found: Measured) -> dict[str, str]:
+    """A few figures of the model from which the run started."""
+    evaluation, typed = found.evaluation, found.keystrokes
+    shown = {
+        "top-1": f"{evaluation.top1:.2%}",
+        "top-1 over words": _top1_words(evaluation),
+        "perplexity": f"{evaluation.perplexity:.4g}",
+    }
+    if evaluation.bits_per_byte is not None:
+        shown["bits per byte"] = f"{evaluation.bits_per_byte:.3f}"
+    if typed and typed.keystroke_saving is not None:
+        shown["keystroke saving"] = f"{typed.keystroke_saving:.2%}"
+    if typed:
+        shown["keystroke saving in vocabulary"] = f"{typed.keystroke_saving_in_vocabulary:.2%}"
+    return {f"  the start, {name}: {figure}": value for figure, value in shown.items()}
 
 
 def _top1_words(evaluation: Evaluation) -> str:

@@ -187,7 +187,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
             perplexity = "" if score.perplexity is None else f", {score.perplexity:.4g}"
             rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
         if scores.top1_words is not None:
-            start = result.baselines and result.baselines.start_model
+            start = result.baselines.start_model if result.baselines else None
             beside = "" if not start or start.top1_words is None else f"; the start {start.top1_words:.2%}"
             rows["top-1 over words alone"] = f"{scores.top1_words:.2%}{beside}"
         if scores.bits_per_byte is not None:

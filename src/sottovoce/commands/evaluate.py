@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sottovoce import bases
-from sottovoce.build.assembly import build_model, load_model
+from sottovoce.build.assembly import build_model, load_model, weights_of
 from sottovoce.commands.initial_model import (
     find_hugging_face,
     load_base_weights,
@@ -33,6 +33,8 @@ from sottovoce.evaluation.word_prediction import WORDS, count_words
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import read_statement
+from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder, is_release
 
 BY_USER = Grouping()
@@ -121,6 +123,41 @@ def evaluate_run(
         gain = evaluate_fine_tuning(released, users, training, suggestions=extra.suggestions or SUGGESTIONS)
         found = found._replace(personalised=gain, spread=found.spread | gain.spread)
     return found
+
+
+def start_at_hand(path: str | Path) -> str | None:
+    """The model from which a run or a release started, if it is at hand and has the same tokens.
+
+    A base must be the one that the statement names: a folder of that name may hold another by now.
+    """
+    if find_base(path) or find_hugging_face(path):
+        return None
+    run = RunFolder.open_model(path)
+    initial = Recipe.of(run).model.initial
+    if initial is None or initial == bases.NO_BASE:
+        return None
+    try:
+        if load_tokenizer(_vocabulary_file(initial)).fingerprint != load_vocabulary(run).fingerprint:
+            return None
+        started = read_statement(run).start
+        if find_base(initial) and not (started and digest(weights_of(load_run(initial)[0])) in started.source):
+            return None
+    except (SottoError, OSError):  # moved, removed or damaged: the run can be measured without it
+        return None
+    return initial
+
+
+def evaluate_start(path: str | Path, users: Store, extra: Extra = NOTHING_MORE) -> tuple[str, Measured] | None:
+    """How well the base from which a run started predicts the same users, and its name.
+
+    None where it started from none. Where words have pieces, measuring them takes too long to be done unasked: None.
+    """
+    initial = start_at_hand(path) if users.vocabulary.is_words else None
+    folder = None if initial is None else find_base(initial)
+    if initial is None or folder is None:
+        return None
+    found = _measure(load_run(initial)[0], users, bands_of(users), replace(extra, personalise=None))
+    return f"base {bases.read_base(folder).name}", found
 
 
 def _measure(model: LanguageModel, users: Store, bands: Bands, extra: Extra) -> Measured:

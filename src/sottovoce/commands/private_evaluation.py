@@ -139,7 +139,12 @@ def may_show_exact(run: RunFolder) -> bool:
     if not run.is_release and store_is_gone(recipe, run):
         return False
     users = held_out_users(recipe, run)
-    return users is None or users.path is None or not store_ledger(users).spent_on_held_out()
+    return users is None or not have_paid(users)
+
+
+def have_paid(users: Store) -> bool:
+    """Did the held-out users of this store pay for a private evaluation?"""
+    return users.path is not None and bool(store_ledger(users).spent_on_held_out())
 
 
 def _file(users: Store, weights: str, terms: Terms) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -12,7 +13,9 @@ from tiny_run import WORDS, make_recipe
 
 from sottovoce import bases
 from sottovoce.build.assembly import build_model, weights_of
+from sottovoce.cli.evaluate import Measures, evaluate
 from sottovoce.commands.base import Text, train_base
+from sottovoce.commands.evaluate import Extra, evaluate_run, evaluate_start, start_at_hand
 from sottovoce.commands.initial_model import find_start, load_base_weights, with_base
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.verify import verify_release
@@ -30,6 +33,7 @@ from sottovoce.runs.ledger import first_line
 RECIPE = Recipe.load("base").replace(
     model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 5}, privacy={"cohort": 4}
 )
+NOT_PRIVATE = {"mode": "none", "noise_multiplier": 0.0}
 ABOUT = Text("tiny", "lines of colours", "CC0")
 
 
@@ -79,6 +83,58 @@ def test_a_private_run_starts_from_a_base_and_its_statement_says_so(base, store)
     assert start.facts["source"].startswith("public start")
     assert start.facts["name"] == f"base {base.base.name}"
     assert Recipe.of(RunFolder.open(store.parent / "run")).model.initial == str(base.out)
+
+
+def test_an_evaluation_shows_what_the_run_started_from(base, begun, store, tmp_path, capsys, monkeypatch):
+    held_out = Store.open(store, "test")
+    started = Path(shutil.copytree(base.out, tmp_path / "tiny"))
+    run = begun(model={"initial": str(started)}).path
+    assert start_at_hand(run) == str(started)
+    evaluate(run, measures=Measures(keystrokes=True))
+    page = capsys.readouterr().out
+    expected = evaluate_run(base.out, held_out, extra=Extra(suggestions=3))
+    for name, value in (
+        ("top-1", expected.evaluation.top1),
+        ("top-1 over words", expected.evaluation.top1_words),
+        ("keystroke saving", expected.keystrokes.keystroke_saving),
+    ):
+        assert re.search(rf"the start, base tiny: {name} +│ +{value:.2%}", page), (name, page)
+    evaluate(run, json=True)
+    answer = json.loads(capsys.readouterr().out)["baselines"]
+    assert (answer["start"], answer["start_model"]) == (
+        "base tiny",
+        evaluate_run(base.out, held_out).evaluation.to_json(),
+    )
+    assert evaluate_start(base.out, held_out) is None  # a base started from nothing
+    # No exact figure is added where people paid for a private one, or where another model was asked for.
+    evaluate(run, other=base.out)
+    monkeypatch.setattr("sottovoce.commands.private_evaluation.have_paid", lambda users: True)
+    evaluate(run)
+    assert "the start" not in capsys.readouterr().out
+    monkeypatch.undo()
+    # A folder of that name that has other weights by now is not what the run started from.
+    other = train_base(held_out_text(tmp_path), tmp_path / "other", ABOUT, passes=1, recipe=RECIPE)
+    shutil.rmtree(started)
+    assert start_at_hand(run) is None
+    shutil.copytree(other.out, started)
+    assert evaluate_start(run, held_out) is None
+
+
+def held_out_text(folder: Path) -> Path:
+    """A store of other public text, in the same words."""
+    (folder / "text.txt").write_text("\n".join([" ".join(WORDS)] * 30))
+    grouping = Grouping(tokens_per_user=16, test_users=0.2, plain_text=True)
+    prepare([folder / "text.txt"], folder / "plain", Vocabulary.from_words(WORDS), grouping)
+    return folder / "plain"
+
+
+def test_a_start_that_is_no_base_is_named_with_the_command_that_measures_it(begun, tmp_path, capsys):
+    first = begun("first", privacy=NOT_PRIVATE)
+    run = begun("second", privacy=NOT_PRIVATE, model={"initial": str(first.path)}).path
+    evaluate(run)
+    assert f"on the same users: sotto evaluate {run} --beside {first.path}\n" in capsys.readouterr().out
+    evaluate(first.path)
+    assert "--beside" not in capsys.readouterr().out
 
 
 def test_peoples_text_is_refused(store, tmp_path):
