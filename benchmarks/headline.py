@@ -164,7 +164,7 @@ class Headline:
                 first = time.monotonic() - begun
             sent = sent or self.interrupt(process, first is not None)
         answer = last_object(log)
-        if process.returncode not in (0, -signal.SIGKILL):
+        if process.returncode not in (0, 128 + signal.SIGINT, -signal.SIGKILL):
             sys.exit(f"`sotto {command[0]}` ended with {process.returncode}: {log.read_text()[-2000:]}")
         part = {
             "command": command[0],

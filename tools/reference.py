@@ -114,6 +114,12 @@ def cli_page() -> str:
         NOTE,
         "`sotto COMMAND --help` prints the same. A command that answers with figures has `--json`. Bad input ends\n"
         "with exit status 2 and one line on standard error; nothing is left half-written.\n",
+        "| exit status | |\n"
+        "| --- | --- |\n"
+        "| 0 | done; also a run that ended because its budget was spent |\n"
+        "| 1 | the answer to a question was no, a check failed, an audit contradicts the claim, a process was lost |\n"
+        "| 2 | bad input |\n"
+        "| 130, 143, 129 | stopped by Ctrl-C, SIGTERM or a closed terminal; training can be resumed |\n",
     ]
     top = [(tuple(name.split()), command) for name, command in commands(app)]
     parts.append("\n".join(f"- [`{_title(path)}`](#{_anchor(path)}): {_first(command.help)}" for path, command in top))

@@ -55,7 +55,7 @@ def test_a_slow_device_and_a_superlink_without_a_memory_are_waited_for_and_come_
     lost = _lose_the_superlink(world, run, server)
     server.send_signal(signal.SIGTERM)  # once: after this round
     world.until("the end of the server", lambda: server.poll() is not None)
-    assert server.returncode == 0, world.logs()
+    assert server.returncode == 143, world.logs()
 
     # Every round was paid for once, and holds those who were drawn and came in time, each once.
     entries = Ledger.open(run / "ledger.jsonl").entries
@@ -98,7 +98,7 @@ def test_the_answer_of_a_slow_device_enters_the_round_that_was_named_before(real
     world.until("the round entered", lambda: len(_lines(run)) > missed + 1)
     server.send_signal(signal.SIGTERM)
     world.until("the end of the server", lambda: server.poll() is not None)
-    assert server.returncode == 0, world.logs()
+    assert server.returncode == 143, world.logs()
     lines, entered = _lines(run), missed + 2
     assert lines[missed]["answers"]["late"] == 1
     rounds = {who: {int(name.split()[1]): len(rows) for name, rows in world.joined(who).items()} for who in SHARES}

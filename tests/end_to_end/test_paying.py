@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -18,12 +20,15 @@ import sottovoce
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
+from sottovoce.commands import train
+from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import BudgetExhausted, SottoError
 from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
+from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
@@ -50,6 +55,50 @@ def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
     assert [line["epsilon"] for line in record] == pytest.approx(
         [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
     )
+
+
+def test_a_crash_costs_about_a_minute_whatever_the_rounds_between_checkpoints(recipe, tmp_path, monkeypatch):
+    crash_after(recipe, tmp_path / "early", 3)
+    assert last_round(tmp_path / "early" / "checkpoints") == 0
+    now = 0.0
+    monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: now))
+
+    def observer(progress):
+        nonlocal now
+        now = {0: 0.0, 1: 59.0, 2: 61.0}[progress.round]  # the second round ends in time, the third does not
+        if progress.round == 2:
+            assert last_round(tmp_path / "run" / "checkpoints") == 0
+            monkeypatch.setattr(Training, "_show_unseen", crash)
+
+    def crash(*_):
+        raise RuntimeError("crash")
+
+    with pytest.raises(RuntimeError, match="crash"):
+        sottovoce.train(recipe, tmp_path / "run", observer=observer)
+    assert last_round(tmp_path / "run" / "checkpoints") == 3
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_a_run_that_goes_on_says_from_where_and_which_rounds_come_again(recipe, tmp_path, private):
+    run, seen = tmp_path / "run", []
+    if not private:
+        recipe = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
+    crash_after(recipe, run, 3)
+    shutil.copytree(run, tmp_path / "copy")
+    stopped = sottovoce.resume(run, observer=seen.append, stop=StopAfter(1))
+    cost = ", at no further cost" if private else ""
+    line = f"{run} goes on from the checkpoint of round 0; rounds 1 to 3 are played again{cost}"
+    assert [progress.resumed for progress in seen] == [line, ""]
+    assert (stopped.round, stopped.rounds_paid) == (1, 3)
+    whole = sottovoce.resume(run, observer=seen.append)
+    assert f"of round 1; rounds 2 to 3 are played again{cost}" in seen[2].resumed
+    assert (whole.rounds_paid, whole.statement.charged_again) == (6, 0)
+    again = sottovoce.resume(run, observer=seen.append)
+    assert again.notes == (f"{run} is complete: all 6 rounds were done before",)
+    assert len(seen) == 2 + 6
+    if private:  # a copy pays for its rounds again
+        sottovoce.resume(tmp_path / "copy", observer=seen.append, stop=StopAfter(1))
+        assert seen[8].resumed.endswith("goes on from the checkpoint of round 0")
 
 
 def test_a_run_that_is_not_private_charges_the_store_nothing_and_claims_nothing(recipe, store, tmp_path):
@@ -215,8 +264,10 @@ def test_training_stops_before_the_budget_with_a_usable_model(recipe, tmp_path):
     event = SampledGaussian(1.2, "poisson", 0.25)
     costs = [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
     budget = (costs[3] + costs[4]) / 2  # room for four rounds
-    result = sottovoce.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run")
-    assert (result.ended, result.round) == ("budget", 4)
+    seen = []
+    result = sottovoce.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", observer=seen.append)
+    assert (result.ended, result.round, result.rounds_asked) == ("budget", 4, 6)
+    assert [(progress.round, progress.rounds) for progress in seen] == [(done, 4) for done in range(5)]
     assert result.statement.epsilon == pytest.approx(costs[3])
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 4
     assert sottovoce.resume(tmp_path / "run").round == 4

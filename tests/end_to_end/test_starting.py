@@ -96,7 +96,7 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
     (tmp_path / "recipe.toml").write_text(make_recipe(family.second).replace(run={"rounds": 3}).to_toml())
     with monkeypatch.context() as interrupted:
         interrupted.setattr("sottovoce.cli.train.gentle_stop", lambda: nullcontext(StopAfter(2)))
-        assert call(*arguments) == 0  # it is asked before people are charged, and after the first round
+        assert call(*arguments) == 130  # it is asked before people are charged, and after the first round
     start, _ = load_run(family.on_first)
     assert all(same(params, start) for params in received)
     assert len(received) == 3  # two are timed on made-up users, before the run begins

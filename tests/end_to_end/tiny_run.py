@@ -46,6 +46,8 @@ def make_recipe(store: Path) -> Recipe:
 class StopAfter:
     """Stops a run after a round, the way Ctrl-C does."""
 
+    status = 130
+
     def __init__(self, rounds: int):
         self.left = rounds
 

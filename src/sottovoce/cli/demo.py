@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ def demo(*, out: Annotated[Path, option("Folder for the store and the two runs."
         result = run_demo(out, log=print, progress=progress_of_rounds, stop=stop)
     if result is None:
         print(f"\nstopped; delete {out} and run `sotto demo` again")
-        return
+        sys.exit(stop.status)
     columns = ("model", "ε", "top-1", "top-3", "perplexity")
     rows = [("most frequent token", "0", f"{result.baseline:.1%}", "", "")]
     for name, run in (("private", result.private), ("not private", result.plain)):

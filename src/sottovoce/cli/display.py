@@ -100,34 +100,59 @@ def at_once(ask: Callable[[], bool]) -> bool:
         signal.signal(signal.SIGINT, before)
 
 
+class Asked:
+    """Was a run asked to stop, and by which signal?"""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+
+    def __call__(self) -> bool:
+        return self.signal is not None
+
+    @property
+    def status(self) -> int:
+        """The exit status of a command that was stopped, as shells have it: 130 after Ctrl-C, 143 after SIGTERM.
+
+        Where another process of the run was asked, it is that of Ctrl-C.
+        """
+        return 128 + (self.signal or signal.SIGINT)
+
+
+class AskedTwice(KeyboardInterrupt):
+    """A second signal: stop at once."""
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.status = 128 + number
+
+
 @contextmanager
 def gentle_stop(
     message: str = "finishing this round, then saving; once more stops at once, to be resumed from the last checkpoint",
-) -> Iterator[Callable[[], bool]]:
+) -> Iterator[Asked]:
     """The first Ctrl-C (or SIGTERM, or SIGHUP) asks to stop after this round; a second one stops at once.
 
     A terminal that is closed sends SIGHUP, and writing to it is an error from then on: that output is dropped.
     Under `nohup` SIGHUP is ignored, and stays so.
     """
-    asked = False
+    asked = Asked()
     terminals = [number for number in (1, 2) if os.isatty(number)]
 
     def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
         if number == signal.SIGHUP:
             _redirect_closed(terminals)
-        elif asked:
-            raise KeyboardInterrupt
-        if not asked:
+        elif asked():
+            raise AskedTwice(number)
+        if not asked():
             print(f"\n{message}", file=sys.stderr)
-        asked = True
+            asked.signal = number
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, ask) for number in numbers}
     try:
-        yield lambda: asked
+        yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -149,6 +174,8 @@ def progress_of_rounds(name: str, *, quiet: bool = False) -> Iterator[Callable[[
     facts = facts_of_rounds()
 
     def round_done(progress: Progress) -> None:
+        if progress.resumed and not quiet:
+            print(progress.resumed, file=sys.stderr, flush=True)
         shown = Shown(facts(progress), progress.seconds_left, progress.evaluation is not None)
         show(progress.round, progress.rounds, shown)
 

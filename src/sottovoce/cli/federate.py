@@ -15,8 +15,8 @@ from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, print_rows, print_table, progress_of_rounds
 from sottovoce.cli.options import ContextValues, Flag, Json, Out, Recipe, Settings, log, option
-from sottovoce.cli.train import NOT_MADE, Yes, confirm, print_result
-from sottovoce.errors import LostProcess, SottoError
+from sottovoce.cli.train import Yes, confirm, end_declined, end_stopped, print_result, way_on
+from sottovoce.errors import SottoError
 
 if TYPE_CHECKING:
     from sottovoce.commands.train import RunResult
@@ -205,18 +205,14 @@ def server(
     """Train the model of a recipe with the devices of a federation.
 
     First it shows what the run will charge to the users of the devices, and what does not fit together. On a terminal
-    it then asks.
+    it then asks. Exit status 1 if the answer is no, 130 if Ctrl-C stopped the run.
     """
     from sottovoce import recipe as recipes
     from sottovoce.commands.federate import serve_federation
-    from sottovoce.commands.forecast import Declined
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
     ask = partial(confirm, yes=yes, json=json)
-    try:
-        _serve(partial(serve_federation, chosen, federation, confirm=ask), out, options, json)
-    except Declined:
-        print(NOT_MADE)
+    _serve(partial(serve_federation, chosen, federation, confirm=ask), out, options, json)
 
 
 @app.command
@@ -232,17 +228,18 @@ def resume(
 def _serve(train: Callable[..., RunResult], run: Path, options: ServingOptions, json: bool) -> None:
     """Train with devices. A server that is stopped while it waits, or loses its link, prints how to resume the run."""
     from sottovoce.commands.federate import Serving
+    from sottovoce.commands.forecast import Declined
 
     _log()
-    serving = Serving(**vars(options), notify=log)
-    try:
-        with gentle_stop() as stop, progress_of_rounds(run.name, quiet=json) as observer:
-            result = train(run, serving, observer=observer, stop=stop)
-    except (KeyboardInterrupt, LostProcess):
-        if (run / "recipe.toml").exists():
-            log(f"stopped; go on with: sotto federate resume {run}")
-        raise
-    print_result(result, json=json, again="sotto federate resume")
+    serving, again = Serving(**vars(options), notify=log), "sotto federate resume"
+    with gentle_stop() as stop:
+        try:
+            with way_on(run, again), progress_of_rounds(run.name, quiet=json) as observer:
+                result = train(run, serving, observer=observer, stop=stop)
+        except Declined:
+            end_declined(stop)
+    print_result(result, json=json, again=again)
+    end_stopped(result, stop)
 
 
 @app.command
@@ -330,8 +327,8 @@ def demo(
         result = run_federation_demo(out, users=users, notify=log, progress=progress_of_rounds, stop=stop)
     if result.ended == "stopped":
         print(f"stopped after round {result.round}; delete {out} and run `sotto federate demo` again")
-    else:
-        print_result(result, json=False, next_step=f"report: {result.path / 'report.html'}")
+        sys.exit(stop.status)
+    print_result(result, json=False, next_step=f"report: {result.path / 'report.html'}")
 
 
 def _device(text: str) -> tuple[str, int]:

@@ -12,6 +12,7 @@ from typing import NoReturn
 import cyclopts
 
 from sottovoce.cli import audit
+from sottovoce.cli.display import AskedTwice
 from sottovoce.cli.examples import add_examples
 from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
@@ -90,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.errno in FULL:
             then = "free some space there, then give the same command again"
         _fail(f"cannot use {error.filename or 'a file'} ({error.strerror or error}); {then}")
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         print("interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(error.status if isinstance(error, AskedTwice) else 130)
 
 
 if __name__ == "__main__":

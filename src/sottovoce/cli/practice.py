@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sottovoce.cli.display import gentle_stop, progress_of_rounds
 from sottovoce.cli.options import Json, Recipe, Settings, log, option, set_options
-from sottovoce.cli.train import print_result, show_work
+from sottovoce.cli.train import end_stopped, print_result, show_work, way_on
 
 if TYPE_CHECKING:
     from sottovoce.commands.forecast import Forecast
@@ -32,17 +33,20 @@ def practice(
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
     chosen = make_people(chosen, out, (lambda line: None) if json else log)
-    try:
-        with gentle_stop() as stop, progress_of_rounds(out.name, quiet=json) as observer:
-            result = train(chosen, out / RUN, observer=observer, stop=stop, confirm=partial(_show, json=json))
-    except Declined:
-        return print(f"stopped; delete {out} and begin again")
+    with gentle_stop() as stop:
+        try:
+            with way_on(out / RUN, "sotto resume"), progress_of_rounds(out.name, quiet=json) as observer:
+                result = train(chosen, out / RUN, observer=observer, stop=stop, confirm=partial(_show, json=json))
+        except Declined:
+            print(f"stopped; delete {out} and begin again")
+            sys.exit(stop.status)
     lines = (
         "accuracy is that of made-up text; it says nothing about yours",
         f"look at it: sotto report {result.path}, sotto keyboard {result.path}, sotto watch {result.path}",
         f"for real: sotto train {recipe} --out RUN{set_options(settings)}",
     )
-    return print_result(result, json=json, next_step="\n".join(lines))
+    print_result(result, json=json, next_step="\n".join(lines))
+    end_stopped(result, stop)
 
 
 def _show(forecast: Forecast, *, json: bool) -> bool:

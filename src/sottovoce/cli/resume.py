@@ -16,7 +16,7 @@ def resume(
     store: Annotated[Path | None, option("Where another process than 0 has the store, if elsewhere.")] = None,
     json: Json = False,
 ) -> None:
-    """Go on with a run that was stopped or killed."""
+    """Go on with a run that was stopped or killed. Exit status 130 if Ctrl-C stops it again."""
     from sottovoce.commands import train
 
     train_with(several, train.resume, run, store=store, json=json)

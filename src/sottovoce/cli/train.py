@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 from cyclopts import Parameter
 
 from sottovoce.cli.display import (
+    Asked,
     at_once,
     confirmed,
     duration,
@@ -22,7 +25,7 @@ from sottovoce.cli.display import (
     shown_epsilon,
 )
 from sottovoce.cli.options import ALONE, Flag, Json, Processes, Recipe, Settings, log, option
-from sottovoce.errors import SottoError, plain_number
+from sottovoce.errors import LostProcess, SottoError, plain_number
 from sottovoce.files import as_json
 
 if TYPE_CHECKING:
@@ -62,12 +65,12 @@ def train(
     """Train the model of a recipe.
 
     First it shows what the run will charge to the people of the store, how long it will take, and what does not fit
-    together. On a terminal it then asks; elsewhere it goes on without asking.
+    together. On a terminal it then asks; elsewhere it goes on without asking. Exit status 1 if the answer is no, 130 if
+    Ctrl-C stopped the run.
     """
     from sottovoce import bases
     from sottovoce import recipe as recipes
     from sottovoce.commands import train as command
-    from sottovoce.commands.forecast import Declined
     from sottovoce.commands.new_run import forecast
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
@@ -86,10 +89,7 @@ def train(
     if out is None:
         raise SottoError("--out is missing: name the folder of the new run, or use --dry-run")
     play = partial(command.train, chosen, confirm=partial(confirm, yes=confirmation.yes, json=json))
-    try:
-        return train_with(several, play, out, store=chosen.data.store or None, json=json)
-    except Declined:
-        return print(NOT_MADE)
+    return train_with(several, play, out, store=chosen.data.store or None, json=json)
 
 
 def confirm(forecast: Forecast, *, yes: bool, json: bool) -> bool:
@@ -116,7 +116,11 @@ def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
 def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
     """What a run starts from, how long it will take, what is expected of it, and what does not fit together."""
     show(f"starts from: {forecast.start}")
-    work = f"{forecast.rounds:,} rounds of about {forecast.cohort:g} {forecast.sampled}"
+    work = f"rounds of about {forecast.cohort:g} {forecast.sampled}"
+    if forecast.rounds < forecast.rounds_asked:
+        work = f"{forecast.rounds:,} of {forecast.rounds_asked:,} {work}: the budget is spent then"
+    else:
+        work = f"{forecast.rounds:,} {work}"
     if forecast.seconds is None:
         show(f"takes: {work}; the time is known after the first round")
     else:
@@ -144,17 +148,51 @@ def train_with(
 
     `store` is where such a process has the store, if not where process 0 has it.
     """
+    from sottovoce.commands.forecast import Declined
     from sottovoce.commands.helper import work_as_helper
 
-    with several.join() as group, gentle_stop() as stop:
-        if group and not group.is_leader:
-            work_as_helper(group, store, stop=stop)
-            if json:
-                return print_json({"process": group.rank, "processes": group.count})
-            return print(f"process {group.rank} of {group.count} is done; process 0 has the run")
-        with progress_of_rounds(run.name, quiet=json) as observer:
-            result = train(run, observer=observer, stop=stop, group=group)
-    return print_result(result, json=json)
+    stop: Asked | None = None
+    try:
+        with several.join() as group, gentle_stop() as stop:
+            if group and not group.is_leader:
+                work_as_helper(group, store, stop=stop)
+                if json:
+                    return print_json({"process": group.rank, "processes": group.count})
+                return print(f"process {group.rank} of {group.count} is done; process 0 has the run")
+            with way_on(run, "sotto resume"), progress_of_rounds(run.name, quiet=json) as observer:
+                result = train(run, observer=observer, stop=stop, group=group)
+    except Declined:
+        end_declined(stop)
+    print_result(result, json=json)
+    return end_stopped(result, stop)
+
+
+def end_declined(stop: Asked | None) -> NoReturn:
+    """No run was made: the owner answered no, or it was stopped before anybody was charged."""
+    print(NOT_MADE)
+    sys.exit(stop.status if stop and stop() else 1)
+
+
+def end_stopped(result: RunResult, stop: Asked) -> None:
+    """A run that was stopped is no success: what a script does next may need all of it."""
+    if result.ended == "stopped":
+        sys.exit(stop.status)
+
+
+@contextmanager
+def way_on(run: Path, again: str) -> Iterator[None]:
+    """Where a run is stopped at once or loses a process: say how to go on with it, and from where."""
+    from sottovoce.runs import checkpoint
+    from sottovoce.runs.folder import RunFolder
+
+    try:
+        yield
+    except (KeyboardInterrupt, LostProcess):
+        folder = RunFolder(run)
+        if folder.recipe_file.exists():
+            done = checkpoint.last_round(folder.checkpoints)
+            log(f"stopped; go on with: {again} {run}" + ("" if done is None else f" (from round {done})"))
+        raise
 
 
 def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", next_step: str = "") -> None:
@@ -175,11 +213,16 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
     for note in result.notes:
         print(note)
     rows = {"rounds": f"{result.round} of {statement.rounds_planned}", "ε": "∞, not private"}
+    if statement.rounds_planned < result.rounds_asked:
+        rows["rounds"] += f" ({result.rounds_asked} in the recipe: the budget is spent before)"
     if statement.private:
         rows["ε"] = f"{shown_epsilon(statement.epsilon)} at δ = {plain_number(statement.delta)}"
         if result.ended == "stopped":
             rows["ε"] += " for all planned rounds"
-            rows["ε spent so far"] = f"{shown_epsilon(statement.epsilon_spent)} (stopping for good saves nothing)"
+            paid = ""
+            if (ahead := result.rounds_paid - result.round) > 0:
+                paid = f", for {result.rounds_paid} rounds that are paid, {ahead} of them to be played again"
+            rows["ε spent so far"] = f"{shown_epsilon(statement.epsilon_spent)}{paid} (stopping for good saves nothing)"
         rows["ε of the store, all runs"] = shown_epsilon(statement.epsilon_store) + other_relation(statement)
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"

@@ -23,12 +23,13 @@ def _count(event: str, duration_secs: float, **_facts: str | int) -> None:
 monitoring.register_event_duration_secs_listener(_count)
 
 
-def evaluations(settings: Run, done: int = 0) -> int:
-    """How many evaluations come after round `done`: every few rounds, and after the last."""
+def evaluations(settings: Run, done: int = 0, planned: int | None = None) -> int:
+    """How many evaluations come after round `done`, up to round `planned`: every few rounds, and after the last."""
     every, last = settings.evaluate_every, settings.rounds
-    if not every or done >= last:
+    planned = last if planned is None else min(planned, last)
+    if not every or done >= planned:
         return 0
-    return last // every - done // every + (last % every > 0)
+    return planned // every - done // every + (planned == last and last % every > 0)
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,13 @@ NOT_TIMED = Pace()
 class Clock:
     """The time left, by all that this process did; before its first round, by the pace that is given.
 
-    What is compiled is compiled once, and is not counted.
+    What is compiled is compiled once, and is not counted. The budget may end a run before all rounds of its recipe:
+    `planned` is the last one then.
     """
 
-    def __init__(self, settings: Run, done: int, pace: Pace):
+    def __init__(self, settings: Run, done: int, pace: Pace, planned: int | None = None):
         self._settings, self._done, self._pace = settings, done, pace
+        self._planned = settings.rounds if planned is None else planned
         self._rounds: list[float] = []
         self._evaluations: list[float] = []
         self._before, self._compiled = time.perf_counter(), _compiled
@@ -74,5 +77,5 @@ class Clock:
     def seconds_left(self) -> float | None:
         a_round = fmean(self._rounds) if self._rounds else self._pace.round
         an_evaluation = fmean(self._evaluations) if self._evaluations else self._pace.evaluation
-        left = self._settings.rounds - self._done
-        return Pace(a_round, an_evaluation).seconds(left, evaluations(self._settings, self._done))
+        left = max(self._planned - self._done, 0)
+        return Pace(a_round, an_evaluation).seconds(left, evaluations(self._settings, self._done, self._planned))

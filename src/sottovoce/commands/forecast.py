@@ -66,6 +66,7 @@ class Forecast(Facts):
     pace: Pace = NOT_TIMED
     not_known: tuple[str, ...] = ()  # why no accuracy is expected of a run that starts from a base
     sampled: str = "users"  # what a cohort is of
+    rounds_asked: int = 0  # by the recipe: more than `rounds` where the budget is spent before
 
 
 Confirm = Callable[[Forecast], bool]
@@ -86,7 +87,8 @@ def forecast_run(
     unknown = not_measured(assembly.recipe)
     expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not unknown else None
     pace, settings = _pace(assembly, store, test, start, processes), assembly.recipe.run
-    seconds = pace.seconds(planned, evaluations(settings) + (start.facts is not None))  # the start is measured too
+    measured = evaluations(settings, 0, planned) + (start.facts is not None)  # the start is measured too
+    seconds = pace.seconds(planned, measured)
     return Forecast(
         start=start.name,
         store=str(store.path),
@@ -106,6 +108,7 @@ def forecast_run(
         pace=pace,
         not_known=tuple(unknown) if assembly.is_private and assembly.recipe.model.initial in BASE else (),
         sampled=sampled(assembly),
+        rounds_asked=settings.rounds,
     )
 
 

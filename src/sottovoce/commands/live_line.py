@@ -35,6 +35,7 @@ class Progress:
     seconds_left: float | None = None  # from all rounds so far
     baselines: Baselines | None = None
     sampled: str = "users"  # what `users` counts: examples where they are sampled
+    resumed: str = ""  # before the first round of a run that goes on: from where, and which rounds come again
 
     @property
     def public(self) -> dict[str, float]:
@@ -97,6 +98,8 @@ def live_line(name: str) -> Iterator[Callable[[Progress], None]]:
 
     def show(progress: Progress) -> None:
         nonlocal shown
+        if progress.resumed:
+            output.write(f"{progress.resumed}\n")
         left = progress.seconds_left
         time = f"  {duration(left)} left" if left is not None and progress.round < progress.rounds else ""
         line = f"{name}: round {progress.round} of {progress.rounds}{time}"

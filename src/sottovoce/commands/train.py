@@ -72,6 +72,8 @@ class RunResult:
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     baselines: Baselines | None = None
     epsilon_realised: float | None = None  # for the owner alone: it follows exactly from who takes part
+    rounds_paid: int = 0  # more than `round` where some were paid and have to be done again
+    rounds_asked: int = 0  # by the recipe: more than were planned where the budget is spent before
 
     def __repr__(self) -> str:
         measured = f", top-1 {self.evaluation.top1:.2%}" if self.evaluation else ""
@@ -90,6 +92,7 @@ class RunResult:
 
 
 Observer = Callable[[Progress], None]
+_CHECKPOINT_SECONDS = 60.0  # the most work that a crash costs, whatever `run.checkpoint_every` says, and one round
 _MOST_REALISED = 5000  # rounds of a run whose realised participation is measured: more need more than some 600 MB
 
 
@@ -218,6 +221,17 @@ class Training:
             ),
         )
         self.notes += self.payments.settle(saved.round)
+        self._resumed = "" if opened else self._where_it_goes_on()
+
+    def _where_it_goes_on(self) -> str:
+        """From which round, and which rounds come again at no further cost. It is a line for the owner."""
+        done, private = self.state.round, self.payments.budget.private
+        line = f"{self.run_folder.path} goes on from the checkpoint of round {done}"
+        again = self.payments.paid_again(done) if private else self.ledger.rounds
+        if again == done:
+            return line
+        rounds = f"round {again} is" if again == done + 1 else f"rounds {done + 1} to {again} are"
+        return f"{line}; {rounds} played again{', at no further cost' if private else ''}"
 
     def _check_store_and_code(self, secrets: Secrets) -> None:
         """Refuse another store or other code than the run began with: its charges would not hold."""
@@ -284,14 +298,17 @@ class Training:
 
     def run(self, observer: Observer | None, stop: Stop) -> RunResult:
         ended, evaluation = "finished", None
-        last = self.recipe.run.rounds
+        last = self._rounds_planned
         # What cannot be repeated to the bit must be kept: it would be paid for twice, or end the run.
         kept = self.context.across_devices or not (self._repeatable or self.payments.origin.reproducible)
         checkpoint_every = 1 if kept else self.recipe.run.checkpoint_every
-        clock = Clock(self.recipe.run, self.state.round, self._pace_so_far())
-        if observer:
-            observer(self._progress(clock))
+        clock = Clock(self.recipe.run, self.state.round, self._pace_so_far(), last)
+        if self.state.round >= self.recipe.run.rounds:
+            self.notes.append(f"{self.run_folder.path} is complete: all {last} rounds were done before")
+        elif observer and self.state.round < last:
+            observer(replace(self._progress(clock), resumed=self._resumed))
         before = time.perf_counter()
+        saved_at = time.monotonic()
         try:
             for state, played in self._rounds():
                 jax.block_until_ready(state.params)
@@ -309,10 +326,12 @@ class Training:
                 if self._repeatable:
                     self._record([entry])
                 stopping = stop()
-                saved = stopping or state.round % checkpoint_every == 0 or state.round == last
+                overdue = time.monotonic() - saved_at >= _CHECKPOINT_SECONDS
+                saved = stopping or overdue or state.round % checkpoint_every == 0 or state.round == last
                 self._to_save = True
                 if saved:
                     self._checkpoint()
+                    saved_at = time.monotonic()
                 if saved or self._repeatable:
                     self._show_unseen(observer)
                 if stopping and state.round < last:
@@ -331,10 +350,23 @@ class Training:
         if evaluation is None:  # a run that had nothing left to do: as its record has it
             found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
             evaluation = Evaluation.from_json(found[-1]) if found else None
-        path, notes, realised = self.run_folder.path, tuple(self.notes), self._realised(statement)
         return RunResult(
-            path, self.state.round, ended, statement, evaluation, notes, self._traffic(), self.baselines, realised
+            path=self.run_folder.path,
+            round=self.state.round,
+            ended=ended,
+            statement=statement,
+            evaluation=evaluation,
+            notes=tuple(self.notes),
+            traffic=self._traffic(),
+            baselines=self.baselines,
+            epsilon_realised=self._realised(statement),
+            rounds_paid=self.ledger.rounds,
+            rounds_asked=self.recipe.run.rounds,
         )
+
+    @property
+    def _rounds_planned(self) -> int:
+        return min(self.recipe.run.rounds, self.payments.planned)
 
     def _pace_so_far(self) -> Pace:
         """As it was measured for a new run; of a run that goes on, by the rounds that it has done."""
@@ -402,7 +434,7 @@ class Training:
     ) -> Progress:
         return Progress(
             round=self.state.round,
-            rounds=self.recipe.run.rounds,
+            rounds=self._rounds_planned,
             epsilon=self.payments.epsilon(self.state.round),
             budget=self.recipe.privacy.epsilon if self.recipe.privacy.mode == "private" else None,
             users=users,

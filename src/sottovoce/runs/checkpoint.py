@@ -91,6 +91,12 @@ def latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
     return None, damaged
 
 
+def last_round(folder: Path) -> int | None:
+    """The round of the newest checkpoint by its name; None where there is none. Nothing is read."""
+    files = _files(folder)
+    return int(files[-1].stem.removeprefix("round-")) if files else None
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 

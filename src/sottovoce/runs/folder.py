@@ -60,8 +60,9 @@ class RunFolder:
     @contextmanager
     def making(out: Path) -> Iterator[RunFolder]:
         """A folder to fill, which becomes `out` at the end. After an error nothing remains."""
-        if RunFolder(out).recipe_file.exists():
-            raise SottoError(f"{str(out)!r} holds another run; use another --out, or go on with `sotto resume {out}`")
+        if (other := RunFolder(out)).recipe_file.exists():
+            then = f"or go on with `sotto resume {out}`" if other.secrets.exists() else "as that one was released"
+            raise SottoError(f"{str(out)!r} holds another run; use another --out, {then}")
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
         with made_aside(out) as draft:

@@ -64,6 +64,7 @@ class Payments:
     lineage: str  # the name of the last round that was released
     origin: Origin
     _refusal: BudgetExhausted | None = None
+    _is_copy: bool = False  # whose rounds were charged to the store again
     _given_up: dict[int, set[int]] = field(default_factory=dict)  # attempts that were paid for with another sum
 
     def __post_init__(self) -> None:
@@ -92,6 +93,7 @@ class Payments:
         self.budget = own.counting(self.extra())
         try:
             if done < self.planned and not self._acquire(own, done):
+                self._is_copy = True
                 notes.append(f"{self._copied}: rounds from {done + 1} on are charged to the store again")
         except BudgetExhausted as error:  # raised at the first round, where training ends
             self._refusal = error
@@ -117,6 +119,20 @@ class Payments:
     def epsilon(self, rounds: int) -> float:
         """ε spent up to a round."""
         return self.budget.spent(self.ledger.spent_up_to(rounds))
+
+    def paid_again(self, done: int) -> int:
+        """The last of the rounds after `done` that may be done again at no further cost: the same ones were paid for.
+
+        It is `done` where there is none. A sum that differs after all, to the bit, is charged.
+        """
+        parent, number = self.lineage, done
+        while not self._refusal and not self._is_copy:
+            name = lineage(parent, self._blinded, self.ledger.attempt(number + 1, parent, self._blinded))
+            kept = not self.budget.private or self._sums.tag_of(name)
+            if not kept or not self.ledger.knows(number + 1, name):
+                break
+            parent, number = name, number + 1
+        return number
 
     def extra(self) -> Spent:
         """What the store was charged for this run beyond its plan and ledger, by copies of its folder.

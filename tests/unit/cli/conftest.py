@@ -71,13 +71,13 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stub]:
 
 
 @pytest.fixture
-def sotto() -> Callable[[list[str]], None]:
-    """Call a command that must end well."""
+def sotto() -> Callable[..., None]:
+    """Call a command that must end well, or with another status."""
 
-    def call(arguments: list[str]) -> None:
+    def call(arguments: list[str], status: int = 0) -> None:
         with pytest.raises(SystemExit) as ended:
             main(arguments)
-        assert ended.value.code == 0
+        assert ended.value.code == status
 
     return call
 
@@ -99,7 +99,7 @@ def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def answer(sotto: Callable[[list[str]], None], capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def answer(sotto: Callable[..., None], capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Call a command with --json: the one object that it prints."""
 
     def call(*arguments: object) -> Any:

@@ -25,7 +25,7 @@ def test_both_models_are_shown_next_to_the_baseline(sotto, stub, result, capsys,
 
 def test_a_demo_that_was_stopped_says_how_to_begin_again(sotto, stub, capsys):
     stub(DEMO, None)
-    sotto(["demo"])
+    sotto(["demo"], status=130)
     assert capsys.readouterr().out == "\nstopped; delete demo and run `sotto demo` again\n"
 
 

@@ -51,10 +51,22 @@ def test_the_first_signal_asks_and_the_second_stops(capsys):
         assert not stop()
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop()
-        with pytest.raises(KeyboardInterrupt):
+        assert stop.status == 143
+        with pytest.raises(KeyboardInterrupt) as twice:
             os.kill(os.getpid(), signal.SIGTERM)
+    assert twice.value.status == 143
+    assert str(twice.value) == ""  # other processes are told that it was interrupted
     assert signal.getsignal(signal.SIGTERM) is before
     assert capsys.readouterr().err.count("finishing") == 1
+
+
+def test_a_run_that_goes_on_says_from_where(capsys):
+    begun = Progress(2, 9, 0.0, 2.0, 0, 0.0, None, resumed="run goes on from the checkpoint of round 2")
+    with progress_of_rounds("run") as show:
+        show(begun)
+    with progress_of_rounds("run", quiet=True) as show:
+        show(begun)
+    assert capsys.readouterr().err.splitlines() == [begun.resumed, "run: round 2 of 9  ε 0 of 2  compiling"]
 
 
 def test_rounds_are_shown_as_lines_where_there_is_no_terminal(capsys):

@@ -127,16 +127,16 @@ def test_a_server_trains_the_recipe_with_the_devices(stub, result, answer):
     assert (serving.seconds, serving.at_least, serving.bind, serving.state) == (5.0, 2, "0.0.0.0", None)
 
 
-def test_a_server_asks_before_users_are_charged_and_a_no_is_no_error(sotto, stub, capsys):
+def test_a_server_asks_before_users_are_charged_and_a_no_is_no_success(sotto, stub, capsys):
     serve = stub(f"{COMMANDS}.serve_federation", Declined("no"))
-    sotto(["federate", "server", "demo", "--federation", "folder", "--out", "run", "--yes"])
+    sotto(["federate", "server", "demo", "--federation", "folder", "--out", "run", "--yes"], status=1)
     assert capsys.readouterr().out == "nobody was charged, and no run was made\n"
     assert serve.names["confirm"].keywords == {"yes": True, "json": False}
 
 
 def test_a_stopped_run_is_resumed_by_a_server(sotto, stub, result, capsys, tmp_path):
     resume = stub(f"{COMMANDS}.resume_federation", result("stopped"))
-    sotto(["federate", "resume", "run"])
+    sotto(["federate", "resume", "run"], status=130)
     assert resume.places[0] == Path("run")
     assert f"sotto federate resume {tmp_path / 'run'}" in capsys.readouterr().out
 
@@ -166,7 +166,7 @@ def test_a_demo_shows_its_report_or_that_it_was_stopped(sotto, stub, result, ref
     assert (demo.places, demo.names["users"]) == ((Path("federation-demo"),), 80)
     assert capsys.readouterr().out.endswith(f"report: {tmp_path / 'run' / 'report.html'}\n")
     stub("sottovoce.commands.federate_demo.run_federation_demo", result("stopped"))
-    sotto(["federate", "demo"])
+    sotto(["federate", "demo"], status=130)
     assert (
         capsys.readouterr().out
         == "stopped after round 30; delete federation-demo and run `sotto federate demo` again\n"

@@ -32,7 +32,7 @@ def test_the_result_is_one_json_object(answer, trained, tmp_path):
 
 def test_a_stop_before_the_first_round(sotto, stub, trained, capsys, tmp_path):
     stub("sottovoce.commands.train.train", Declined("stopped"))
-    sotto(["practice", "demo", "--out", str(tmp_path / "trial")])
+    sotto(["practice", "demo", "--out", str(tmp_path / "trial")], status=130)
     assert capsys.readouterr().out.startswith("stopped; delete")
 
 

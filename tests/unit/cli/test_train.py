@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
@@ -103,6 +104,23 @@ def test_a_stopped_run_shows_both_costs_and_how_to_go_on(result, capsys, tmp_pat
     assert page.endswith(f"stopped; go on with: sotto federate resume {tmp_path / 'run'}\n")
 
 
+def test_a_stopped_run_says_what_was_spent_on_rounds_that_come_again(result, capsys):
+    print_result(result("stopped", rounds_paid=30), json=False)
+    assert "that are paid" not in capsys.readouterr().out
+    print_result(result("stopped", rounds_paid=32), json=False)
+    page = capsys.readouterr().out
+    assert "3.27, for 32 rounds that are paid, 2 of them to be played again (stopping for good saves nothing)" in page
+
+
+def test_rounds_that_the_budget_cuts_are_named(result, capsys):
+    print_result(result("budget", rounds_asked=90), json=False)
+    assert "60 of 60 (90 in the recipe: the budget is spent before)" in capsys.readouterr().out
+    print_result(result(rounds_asked=60), json=False)
+    assert "in the recipe" not in capsys.readouterr().out
+    show_forecast(replace(FORECAST, rounds=19, rounds_asked=40), print)
+    assert "for 19 of 40 rounds of about 500 users: the budget is spent then\n" in capsys.readouterr().out
+
+
 def test_a_run_without_a_guarantee_shows_an_infinite_epsilon(result, capsys):
     print_result(result(private=False), json=False, next_step="look here")
     page = capsys.readouterr().out
@@ -194,10 +212,59 @@ def test_a_dry_run_trains_nothing(sotto, stub, answer, capsys):
     assert (train.calls, [places[1] for places, _ in forecast.calls]) == ([], [None, Path("here")])
 
 
-def test_a_run_that_is_declined_is_no_error(sotto, stub, capsys):
+def test_a_run_that_is_declined_is_no_success(sotto, stub, capsys):
     stub(TRAIN, Declined("no"))
-    sotto(["train", "demo", "--out", "here"])
+    sotto(["train", "demo", "--out", "here"], status=1)
     assert capsys.readouterr().out == "nobody was charged, and no run was made\n"
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("arguments", [("train", "demo", "--out", "here"), ("resume", "here")])
+def test_a_run_that_was_stopped_is_no_success(sotto, monkeypatch, result, capsys, arguments, number, status):
+    """Else `sotto train … && sotto release …` would release a part of the run."""
+
+    def played(ended):
+        def play(*places, stop, **names):
+            signal.raise_signal(number)
+            assert stop()
+            return result(ended)
+
+        monkeypatch.setattr(f"sottovoce.commands.train.{arguments[0]}", play)
+
+    played("stopped")
+    sotto([*arguments], status=status)
+    assert "stopped; go on with" in capsys.readouterr().out
+    for ended in ("finished", "budget"):  # the signal came in the last round
+        played(ended)
+        sotto([*arguments], status=0)
+    if arguments[0] == "train":  # before anybody was charged
+        monkeypatch.setattr(TRAIN, lambda *places, **names: signal.raise_signal(number) or decline())
+        sotto([*arguments], status=status)
+
+
+def decline():
+    raise Declined("no")
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_run_that_is_stopped_at_once_says_how_to_go_on_and_from_which_round(
+    sotto, monkeypatch, capsys, tmp_path, begun
+):
+    run = tmp_path / "run"
+
+    def play(*places, **names):
+        if begun:
+            (run / "checkpoints").mkdir(parents=True)
+            for name in ("recipe.toml", "checkpoints/round-00000007.safetensors"):
+                (run / name).touch()
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(TRAIN, play)
+    sotto(["train", "demo", "--out", str(run)], status=143)
+    err = capsys.readouterr().err
+    assert (f"stopped; go on with: sotto resume {run} (from round 7)\n" in err) is begun
+    assert err.endswith("interrupted\n")
 
 
 def test_a_run_needs_a_folder(refusal):

@@ -34,6 +34,12 @@ def test_evaluations_that_are_left_are_those_that_a_run_makes(done, left):
     assert evaluations(Run(rounds=10, evaluate_every=0), done) == 0
 
 
+def test_a_run_that_its_budget_ends_has_only_the_rounds_up_to_there(pass_time):
+    assert [evaluations(SETTINGS, 0, planned) for planned in (3, 4, 7, 9, 10)] == [0, 1, 1, 2, 3]
+    assert evaluations(SETTINGS, 4, 7) == evaluations(SETTINGS, 9, 7) == 0
+    assert Clock(SETTINGS, 1, Pace(2.0, 5.0), 7).seconds_left == 6 * 2 + 5
+
+
 def test_before_the_first_round_the_given_pace_counts(pass_time):
     assert Clock(SETTINGS, 0, Pace(2.0, 5.0)).seconds_left == 10 * 2 + 3 * 5
     assert Clock(SETTINGS, 8, Pace(2.0, 5.0)).seconds_left == 2 * 2 + 5, "a run that goes on"

@@ -42,6 +42,14 @@ def test_the_line_changes_in_place_and_ends_with_the_run(monkeypatch: pytest.Mon
     assert len(lines[2].rstrip("\n")) >= len(lines[1].rstrip()), "what was longer before is covered"
 
 
+def test_a_run_that_goes_on_says_from_where_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with live_line("mine") as show:
+        show(progress(1, resumed="mine goes on from the checkpoint of round 1"))
+    assert screen.getvalue().startswith("mine goes on from the checkpoint of round 1\n\rmine: round 1 of 2")
+
+
 def test_where_examples_are_sampled_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)

@@ -43,6 +43,15 @@ def test_a_run_is_never_overwritten(run: RunFolder, tmp_path: Path) -> None:
             pytest.fail("it was made")
 
 
+def test_only_a_run_that_can_go_on_is_said_to(run: RunFolder) -> None:
+    """A release erases the secrets."""
+    with pytest.raises(SottoError, match="use another --out, as that one was released"), RunFolder.making(run.path):
+        pytest.fail("it was made")
+    run.secrets.mkdir()
+    with pytest.raises(SottoError, match="or go on with `sotto resume"), RunFolder.making(run.path):
+        pytest.fail("it was made")
+
+
 def test_a_folder_without_a_recipe_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(SottoError, match=r"holds no run.*`sotto train` makes one"):
         RunFolder.open(tmp_path)
