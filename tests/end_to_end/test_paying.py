@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_says_from_where_and_which_rounds_come_again(recipe, 
     assert f"of round 1; rounds 2 to 3 are played again{cost}" in seen[2].resumed
     assert (whole.rounds_paid, whole.statement.charged_again) == (6, 0)
     again = sottovoce.resume(run, observer=seen.append)
-    assert again.notes == (f"{run} is complete: all 6 rounds were done before",)
+    assert again.notes == (f"{run} is complete: round 6 of 6 was done before",)
     assert len(seen) == 2 + 6
     if private:  # a copy pays for its rounds again
         sottovoce.resume(tmp_path / "copy", observer=seen.append, stop=StopAfter(1))

@@ -304,7 +304,7 @@ class Training:
         checkpoint_every = 1 if kept else self.recipe.run.checkpoint_every
         clock = Clock(self.recipe.run, self.state.round, self._pace_so_far(), last)
         if self.state.round >= self.recipe.run.rounds:
-            self.notes.append(f"{self.run_folder.path} is complete: all {last} rounds were done before")
+            self.notes.append(f"{self.run_folder.path} is complete: round {last} of {last} was done before")
         elif observer and self.state.round < last:
             observer(replace(self._progress(clock), resumed=self._resumed))
         before = time.perf_counter()
