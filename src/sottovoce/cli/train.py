@@ -205,10 +205,10 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         cost = {name: written[name] for name in ("private", "epsilon", "delta", "epsilon_spent", "epsilon_store")}
         answer = {"run": str(result.path), "round": result.round, "ended": result.ended, "notes": list(result.notes)}
         measured = {"evaluation": scores, "baselines": result.baselines}
-        realised = result.epsilon_realised
+        realised, own = result.epsilon_realised, {}
         if realised is not None:
-            answer["for_the_owner_only"] = {"epsilon_realised": realised, "why": OWNER_ONLY}
-        print_json({**answer, **cost, "bytes": result.traffic, **as_json(measured)})
+            own = {"for_the_owner_only": {"epsilon_realised": realised, "why": OWNER_ONLY}}
+        print_json({**answer, **own, **cost, "bytes": result.traffic, **as_json(measured)})
         return
     for note in result.notes:
         print(note)
