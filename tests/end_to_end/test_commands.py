@@ -774,6 +774,7 @@ def test_a_report_tells_the_total_of_the_store_of_today(sotto: Sotto, world: Wor
     # A store of the same name that never charged this run says nothing of it.
     for path in (ledger, ledger.with_suffix(".head")):
         path.unlink()
+    shutil.rmtree(own_store / "holders")
     StoreLedger(ledger).charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 20)
     other = page()
     shutil.rmtree(own_store)

@@ -40,6 +40,7 @@ def of_run(path: Path, events, run: str = "a") -> Path:
 
 
 def of_store(path: Path, charges) -> Path:
+    path.parent.mkdir()
     for run, event, count in charges:
         StoreLedger(path).charge(run, "training", event, count)
     return path
@@ -61,7 +62,7 @@ def test_a_run_is_judged_by_any_accountant_at_any_delta(tmp_path) -> None:
 
 
 def test_a_store_is_judged_over_all_its_runs(tmp_path) -> None:
-    path = of_store(tmp_path / "store.jsonl", [("a", ROUND, 100), ("b", NAMES, 1), ("b", LOUDER, 50)])
+    path = of_store(tmp_path / "store" / "ledger.jsonl", [("a", ROUND, 100), ("b", NAMES, 1), ("b", LOUDER, 50)])
     data = judge_ledgers([path], [1e-6]).to_json()
     assert data["epsilon"] == pytest.approx(epsilon([(ROUND, 100), (LOUDER, 50), (NAMES, 1)], 1e-6), rel=1e-6)
     assert (data["delta"], data["accountant"]) == (1e-6, "pld")
@@ -72,21 +73,21 @@ def test_a_store_is_judged_over_all_its_runs(tmp_path) -> None:
 
 def test_held_out_users_are_judged_apart_but_with_those_of_another_store(tmp_path) -> None:
     sums = HeldOutSums(2.0, 100)
-    path = of_store(tmp_path / "store.jsonl", [("a", ROUND, 100), (EVALUATION, sums, 2)])
+    path = of_store(tmp_path / "store" / "ledger.jsonl", [("a", ROUND, 100), (EVALUATION, sums, 2)])
     judged = judge_ledgers([path], [1e-6])
     assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 100)], 1e-6)
     held_out = judged.ledgers[0]["held_out"]
     assert held_out["epsilons"][0]["epsilon"] == epsilon([(sums, 2)], 1e-6)
     assert held_out["releases"] == 2
     # Someone who is held out of one store may be trained on in the other.
-    other = of_store(tmp_path / "other.jsonl", [("b", ROUND, 50), (EVALUATION, sums, 1)])
+    other = of_store(tmp_path / "other" / "ledger.jsonl", [("b", ROUND, 50), (EVALUATION, sums, 1)])
     total = judge_ledgers([path, other], [1e-6]).total
     assert total.epsilons[0]["epsilon"] == epsilon([(ROUND, 150), (sums, 3)], 1e-6)
 
 
 def test_the_best_of_several_runs_is_judged_by_rdp_with_all_else(tmp_path) -> None:
     chosen = BestOfRuns(5.0, "logarithmic", ((ROUND, 100),))
-    path = of_store(tmp_path / "store.jsonl", [("a", ROUND, 100), ("b", chosen, 1)])
+    path = of_store(tmp_path / "store" / "ledger.jsonl", [("a", ROUND, 100), ("b", chosen, 1)])
     judged = judge_ledgers([path], [1e-6])
     assert judged.accountant == "rdp"
     assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 100), (chosen, 1)], 1e-6, "rdp")
@@ -114,7 +115,7 @@ def test_reading_leaves_the_file_as_it_is(tmp_path) -> None:
 
 def test_a_run_is_not_counted_beside_its_store(tmp_path) -> None:
     run = of_run(tmp_path / "run.jsonl", [ROUND] * 3, "a")
-    store = of_store(tmp_path / "store.jsonl", [("a", ROUND, 5), ("b", ROUND, 5)])
+    store = of_store(tmp_path / "store" / "ledger.jsonl", [("a", ROUND, 5), ("b", ROUND, 5)])
     for paths in ([run, store], [store, run]):
         with pytest.raises(SottoError, match="both charged for run a:"):
             judge_ledgers(paths, [1e-6])
@@ -129,10 +130,10 @@ def test_a_release_is_judged_by_its_folder_and_not_beside_its_store(tmp_path) ->
     ledger = judge_ledgers([release], [1e-6], "rdp").ledgers[0]
     assert (ledger["kind"], ledger["runs"], ledger["releases"]) == ("release", ["b"], 6)
     prepared = [(PREPARATION, NAMES, 1), (COUNT, ROUND, 1)]  # every store has words and a count of its own
-    store = of_store(tmp_path / "store.jsonl", [*prepared, ("a", ROUND, 5), ("b", ROUND, 5)])
+    store = of_store(tmp_path / "store" / "ledger.jsonl", [*prepared, ("a", ROUND, 5), ("b", ROUND, 5)])
     with pytest.raises(SottoError, match="both charged for run b:"):
         judge_ledgers([release, store], [1e-6])
-    other = of_store(tmp_path / "other.jsonl", [*prepared, ("c", ROUND, 5)])
+    other = of_store(tmp_path / "other" / "ledger.jsonl", [*prepared, ("c", ROUND, 5)])
     assert judge_ledgers([store, other], [1e-6], "rdp").total.releases == 19
 
 
@@ -147,8 +148,8 @@ def test_a_ledger_is_not_counted_beside_its_copy(tmp_path) -> None:
 
 
 def test_releases_under_two_relations_are_together_those_that_replace_a_user(tmp_path) -> None:
-    poisson = of_store(tmp_path / "a.jsonl", [("a", ROUND, 10)])
-    fixed = of_store(tmp_path / "b.jsonl", [("b", FIXED, 10), ("b", NAMES, 1)])
+    poisson = of_store(tmp_path / "a" / "ledger.jsonl", [("a", ROUND, 10)])
+    fixed = of_store(tmp_path / "b" / "ledger.jsonl", [("b", FIXED, 10), ("b", NAMES, 1)])
     data = json.loads(json.dumps(judge_ledgers([poisson, fixed], [1e-6], "rdp").to_json(), allow_nan=False))
     assert [ledger["relation"] for ledger in data["ledgers"]] == ["add-or-remove-one-user", "replace-one-user"]
     assert data["total"]["relation"] == "replace-one-user"
