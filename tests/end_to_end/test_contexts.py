@@ -37,6 +37,7 @@ def train(training: FineTune, model: LSTM, user: User) -> LSTM:
     return training(model, user, jax.random.key(0))
 
 
+@pytest.mark.slow
 def test_people_who_write_differently_are_predicted_better(tmp_path):
     def held_out(name: str, **context: object) -> Evaluation:
         grouping = Grouping(test_users=0.25, every_record_is_a_user=True, **context)

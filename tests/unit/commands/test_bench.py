@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ from sottovoce.commands import bench
 from sottovoce.errors import SottoError
 from sottovoce.kernels import lstm_cuda
 from sottovoce.local.update import FedAvg
+from sottovoce.models.lora import Adapters, Survey, adapt
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.recipe import Recipe
@@ -43,12 +45,18 @@ def test_the_papers_user_costs_thirteen_thousand_million_operations():
 def test_bytes_are_counted_for_what_is_trained_and_as_often():
     """FedSGD has one gradient a user, FedAvg an update in each of 20 steps; adapters alone move, not what is frozen."""
 
-    def moved(name: str) -> int:
-        workload = bench.WORKLOADS[name]
-        return bench._bytes_moved(bench.assemble_workload(workload, 2, 0, "off"), workload.tokens)
+    model = LSTM(50, embedding=4, hidden=4, key=jax.random.key(0))
+    adapted = adapt(Survey(model, Adapters(rank=1)), jax.random.key(1))
 
-    assert moved("lstm") == 20 * moved("fedsgd") == 20 * 3 * 4 * 1_346_144
-    assert moved("lora") < moved("transformer") / 5
+    def moved(model: LSTM, algorithm: str) -> int:
+        recipe = Recipe.load("mcmahan2018").replace(run={"algorithm": algorithm})
+        return bench._bytes_moved(
+            SimpleNamespace(recipe=recipe, model=model, sum_updates=SimpleNamespace(products=None)), 1600
+        )
+
+    size = sum(leaf.size for leaf in jax.tree.leaves(model))
+    assert moved(model, "fedavg") == 20 * moved(model, "fedsgd") == 20 * 3 * 4 * size
+    assert 0 < moved(adapted, "fedavg") < moved(model, "fedavg")
 
 
 def test_an_unknown_workload_is_refused():

@@ -47,7 +47,7 @@ def deaf(tokenizer: Tokenizer) -> Table:
     return Table(jnp.broadcast_to(row, (tokenizer.size, tokenizer.size)))
 
 
-@pytest.mark.parametrize("tokenizer", [WORDS, BYTES], ids=["words", "bytes"])
+@pytest.mark.parametrize("tokenizer", [WORDS, pytest.param(BYTES, marks=pytest.mark.slow)], ids=["words", "bytes"])
 def test_a_model_that_does_not_listen_has_the_same_figures_whatever_texts_begin_with(tokenizer):
     plain = people(tokenizer, (tokenizer.specials.bos,))
     known = people(tokenizer, tokenizer.specials.contexts)

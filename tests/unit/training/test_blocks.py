@@ -107,6 +107,7 @@ def test_a_block_fits_the_cache_of_a_cpu_and_is_in_lots_of_32_on_a_gpu(monkeypat
     assert block_size(params, cohort=5) == 7
 
 
+@pytest.mark.slow
 def test_what_a_step_keeps_for_its_gradient_fits_a_gpu_too(monkeypatch):
     """Adapters are small; what a large frozen model computes for a user is not."""
     made = build("transformer", 200, {"embedding": 32, "hidden": 64, "layers": 2, "heads": 2}, jax.random.key(0))
