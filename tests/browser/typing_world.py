@@ -32,14 +32,17 @@ SECRETS = [["house", "school", "music"], ["book", "water", "war"]]
 def make_run(
     folder: Path, *, kind: str = "lstm", private: bool = True, store: str = "none", tokenizer: Tokenizer | None = None
 ) -> Path:
-    """A run's folder as training leaves it, with the weights a model begins with, times four: it has opinions."""
+    """A run's folder as training leaves it, with the weights a model begins with, times four: it has opinions.
+
+    A transformer's are times two. With four its attention is so sharp that a last bit grows to 2e-4 in its logits.
+    """
     folder.mkdir(parents=True)
     run, vocabulary = RunFolder(folder), tokenizer or Vocabulary.public(400)
     sizes = TRANSFORMER if kind == "transformer" else SIZES
     recipe = Recipe.from_dict({"data": {"store": store}, "model": {"kind": kind, **sizes}})
     run.recipe_file.write_text(recipe.to_toml(), encoding="utf-8")
     model = registry.build(kind, vocabulary.size, sizes, jax.random.key(7 + private))
-    model = jax.tree.map(lambda leaf: 4 * leaf, model)
+    model = jax.tree.map(lambda leaf: (2 if kind == "transformer" else 4) * leaf, model)
     files = run.save_model(weights_of(model), vocabulary)
     statement = {"private": private, "epsilon": 3.21 if private else "inf", "delta": 1e-5, "unit": "user", "prose": "…"}
     run.save_statement({**statement, "files": files}, {"code": "of the recipe"})
