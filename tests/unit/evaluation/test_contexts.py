@@ -68,6 +68,7 @@ def test_a_model_that_does_not_listen_has_the_same_figures_whatever_texts_begin_
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_fine_tuning_never_predicts_a_context():
     known = people(WORDS, WORDS.specials.contexts)
     model = LSTM(WORDS.size, embedding=3, hidden=4, key=jax.random.key(1))
