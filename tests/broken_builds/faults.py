@@ -2639,6 +2639,25 @@ def exact_figures_that_are_forgotten():
 # --- verifying a release ---------------------------------------------------------------------------------------------
 
 
+@caught_by(
+    "unit/commands/test_verify.py",
+    "test_rounds_that_were_paid_again_excuse_others_only_where_a_budget_forbids_them",
+)
+def rounds_that_were_paid_again_and_excuse_all_others():
+    """A release that says that a round was done again need not charge the rounds that it planned."""
+    from sottovoce.commands import verify
+
+    verify._again_faults = lambda found: iter(())
+
+
+@caught_by("unit/commands/test_verify.py", "test_figures_of_a_readme_are_compared_whatever_version_wrote_it")
+def a_readme_of_another_version_that_is_not_read():
+    """What people read first may state any ε."""
+    from sottovoce.reporting import sentences
+
+    sentences._readme_faults = lambda release, statement: iter(())
+
+
 @caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[covered rounds alone]")
 def rounds_that_nothing_covers():
     """A release whose rounds are all said to be covered has an ε of 0, and passes."""
