@@ -86,7 +86,7 @@ class Baselines(Facts, sparse=True):
         text = f"the model is no better than {name}: top-1"
         text = f"{text} {top1:.2%}" if of_all else f"over words alone {text} {top1_words:.2%}"
         text = f"{text} against {reached[name]:.2%}"
-        if not of_all:
+        if not of_all and name == f"the start, {self.start}":
             text += "; what it gained is in punctuation, placeholders and ends of text"
         helps = "more users or a larger cohort (`sotto plan` shows what each gives)"
         if self.start == NOTHING:

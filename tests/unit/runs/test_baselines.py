@@ -51,6 +51,10 @@ def test_words_that_gain_nothing_are_named_where_all_tokens_gain():
         "gained is in punctuation, placeholders and ends of text; what helps: "
     )
     assert words.no_better(0.172, 0.0769) is None
+    # Words that gained, and are still behind another baseline: where the gain is, is not known.
+    behind = replace(words, unigram=replace(score(0.02), top1_words=0.09)).no_better(0.172, 0.08)
+    assert behind.startswith("over words alone the model is no better than a unigram")
+    assert "what it gained" not in behind
     assert words.no_better(0.172, None) is None
     assert words.no_better(0.11, 0.07).startswith("the model is no better than the start, base english: top-1 11.00%")
     assert FULL.no_better(0.172, 0.0) is None  # of an earlier version, which did not measure it
