@@ -265,8 +265,10 @@ def test_training_stops_before_the_budget_with_a_usable_model(recipe, tmp_path):
     costs = [accounting.epsilon([(event, count)], 1e-3, "rdp") for count in range(1, 7)]
     budget = (costs[3] + costs[4]) / 2  # room for four rounds
     seen = []
-    result = sottovoce.train(recipe.replace(privacy={"epsilon": budget}), tmp_path / "run", observer=seen.append)
+    limited = recipe.replace(privacy={"epsilon": budget}, run={"evaluate_every": 3})
+    result = sottovoce.train(limited, tmp_path / "run", observer=seen.append)
     assert (result.ended, result.round, result.rounds_asked) == ("budget", 4, 6)
+    assert [progress.round for progress in seen if progress.evaluation] == [3, 4]  # also of its last round
     assert [(progress.round, progress.rounds) for progress in seen] == [(done, 4) for done in range(5)]
     assert result.statement.epsilon == pytest.approx(costs[3])
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,7 +81,10 @@ def reproduce(
     out: Annotated[Path | None, option("Folder for runs, results, figures and tables.")] = None,
     mode: Mode = MODE,
 ) -> None:
-    """Run the tables and figures of a paper again. A call that was stopped continues where it was."""
+    """Run the tables and figures of a paper again. A call that was stopped continues where it was.
+
+    Exit status 130 if Ctrl-C stopped it.
+    """
     if mode.list and not what.undecided:
         _list(paper, what, json=mode.json)
         return
@@ -101,20 +105,23 @@ def reproduce(
         checked, table = running.check_claims(out)
         print_json({"claims": [each.to_json() for each in checked]}) if mode.json else print(table)
         return
-    done = True
+    stopped = None
     if mode.from_results:
         for part in running.redraw(what.names, out):
             if not mode.json:
                 print(part, flush=True)
     else:
-        done = _run(paper or DEFAULT_PAPER, what, texts, out, quiet=mode.json)
+        stopped = _run(paper or DEFAULT_PAPER, what, texts, out, quiet=mode.json)
     if mode.json:
-        print_json({"out": str(out), "finished": done, "experiments": running.summary(what.names, out)})
+        print_json({"out": str(out), "finished": not stopped, "experiments": running.summary(what.names, out)})
     else:
-        print(f"figures, tables and results are in {out}" if done else "stopped; the same command goes on")
+        print("stopped; the same command goes on" if stopped else f"figures, tables and results are in {out}")
+    if stopped:
+        sys.exit(stopped)
 
 
-def _run(name: str, what: What, texts: Texts, out: Path, *, quiet: bool) -> bool:
+def _run(name: str, what: What, texts: Texts, out: Path, *, quiet: bool) -> int | None:
+    """Do what is asked; the exit status where it was stopped."""
     from sottovoce.papers import reproduce as running
     from sottovoce.papers.engine.populations import Stores
     from sottovoce.papers.engine.runner import Console
@@ -125,7 +132,8 @@ def _run(name: str, what: What, texts: Texts, out: Path, *, quiet: bool) -> bool
     stores = Stores(tuple(texts.users or ()), texts.other, texts.public, texts.declared_users)
     log = (lambda text: None) if quiet else partial(print, flush=True)
     with gentle_stop() as stop:
-        return running.reproduce(request, out, stores, Console(log, partial(progress_of_rounds, quiet=quiet), stop))
+        console = Console(log, partial(progress_of_rounds, quiet=quiet), stop)
+        return None if running.reproduce(request, out, stores, console) else stop.status
 
 
 def _list(name: str | None, what: What, *, json: bool) -> None:

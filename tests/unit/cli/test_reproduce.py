@@ -27,7 +27,7 @@ def test_the_request_names_experiments_size_and_stores(sotto, stub, capsys, tmp_
 
 def test_the_first_paper_is_the_default_and_a_stopped_call_goes_on(sotto, stub, capsys, tmp_path):
     run = stub(f"{RUNNING}.reproduce", False)
-    sotto(["reproduce", "--out", str(tmp_path)])
+    sotto(["reproduce", "--out", str(tmp_path)], 130)
     assert (run.places[0].paper.name, run.places[0].names, run.places[0].undecided) == ("mcmahan2018", [], False)
     assert capsys.readouterr().out == "stopped; the same command goes on\n"
 
