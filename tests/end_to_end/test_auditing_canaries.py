@@ -26,7 +26,9 @@ PLANTS = ("audit.users=40", "audit.secrets=4", "audit.holders=[1, 2]", "audit.wo
 
 
 def settings(*more: str) -> list[str]:
-    return [part for setting in (*PLANTS, *more) for part in ("--set", setting)]
+    """What plants canaries, with more values, or others."""
+    values = dict(setting.split("=", 1) for setting in (*PLANTS, *more))
+    return [part for name, value in values.items() for part in ("--set", f"{name}={value}")]
 
 
 @pytest.fixture(scope="module")

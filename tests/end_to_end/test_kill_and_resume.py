@@ -81,8 +81,7 @@ KILLED_TRAINING = KILLER + "import sottovoce; sottovoce.train(*sys.argv[4:])"
 # Takes the terminal it was given for its own, as a shell's command has.
 IN_TERMINAL = """
 import fcntl, os, signal, sys, termios
-if sys.argv[1] == "nohup":
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN if sys.argv[1] == "nohup" else signal.SIG_DFL)
 os.setsid()
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 from sottovoce.cli.main import main

@@ -36,7 +36,11 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 inline uint2 make_uint2(uint32_t x, uint32_t y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
+#if defined(__aarch64__)
+typedef __fp16 half;  // GCC knows _Float16 in C++ there from version 13 on
+#else
 typedef _Float16 half;
+#endif
 struct half2 { half x, y; };
 struct __nv_bfloat16 { uint16_t bits; };
 inline float2 __half22float2(half2 h) { return {(float)h.x, (float)h.y}; }
