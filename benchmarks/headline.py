@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a value of the recipe, as for `sotto train`")
     shares = {"type": float, "nargs": "*"}
     parser.add_argument("--interrupt-at", **shares, default=[0.2], help="SIGINT after these shares of the rounds")
-    parser.add_argument("--kill-at", **shares, default=[0.503], help="kill -9 after these shares of the rounds")
+    parser.add_argument("--kill-at", **shares, default=[0.503], help="kill -9 after these shares: between checkpoints")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; exit status 3")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)

@@ -25,11 +25,11 @@ monitoring.register_event_duration_secs_listener(_count)
 
 def evaluations(settings: Run, done: int = 0, planned: int | None = None) -> int:
     """How many evaluations come after round `done`, up to round `planned`: every few rounds, and after the last."""
-    every, last = settings.evaluate_every, settings.rounds
-    planned = last if planned is None else min(planned, last)
+    every = settings.evaluate_every
+    planned = settings.rounds if planned is None else min(planned, settings.rounds)
     if not every or done >= planned:
         return 0
-    return planned // every - done // every + (planned == last and last % every > 0)
+    return planned // every - done // every + (planned % every > 0)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,9 @@ def test_evaluations_that_are_left_are_those_that_a_run_makes(done, left):
 
 
 def test_a_run_that_its_budget_ends_has_only_the_rounds_up_to_there(pass_time):
-    assert [evaluations(SETTINGS, 0, planned) for planned in (3, 4, 7, 9, 10)] == [0, 1, 1, 2, 3]
-    assert evaluations(SETTINGS, 4, 7) == evaluations(SETTINGS, 9, 7) == 0
-    assert Clock(SETTINGS, 1, Pace(2.0, 5.0), 7).seconds_left == 6 * 2 + 5
+    assert [evaluations(SETTINGS, 0, planned) for planned in (3, 4, 7, 9, 10)] == [1, 1, 2, 3, 3]
+    assert (evaluations(SETTINGS, 4, 7), evaluations(SETTINGS, 9, 7)) == (1, 0)
+    assert Clock(SETTINGS, 1, Pace(2.0, 5.0), 7).seconds_left == 6 * 2 + 2 * 5
 
 
 def test_before_the_first_round_the_given_pace_counts(pass_time):

@@ -115,7 +115,7 @@ def table_2(size: Size, results: ResultStore, out: Path) -> str:
             ]
         )
     note = (
-        f"ε at δ = {TABLE_2_DELTA:g} for {TABLE_2_ROUNDS:,} rounds. *Projected*: nobody trained with these cohorts; "
+        f"ε at δ = {TABLE_2_DELTA:g} for {TABLE_2_ROUNDS:,} rounds. *Projected*: no run here has these cohorts; "
         f"the accuracy is of runs with the same σ and S and the cohort of this reproduction."
     )
     return f"{markdown(header, rows)}\n\n{note}"
