@@ -221,6 +221,7 @@ def test_grouping_preserves_each_users_stream(
     tmp_path_factory: pytest.TempPathFactory, rows: Records, part_bytes: int, buffer_tokens: int, cap: int
 ) -> None:
     folder = tmp_path_factory.mktemp("grouping")
+    rows = [*rows, ("ann", "a")]  # text without one known word is refused
     corpus = write(folder / "c.jsonl", rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping_module, "PART_BYTES", part_bytes)
