@@ -85,7 +85,9 @@ class Timing:
     settings: Settings = None
     start: Annotated[str | None, option("What the run starts from, as for `sotto train`.", "--from")] = None
     no_bench: Annotated[Flag, option("Do not time this machine: hours are then not known.")] = False
-    tokens_per_user: Annotated[int, option("Tokens of the made-up users that are timed.")] = 480
+    tokens_per_user: Annotated[
+        int | None, option("Tokens of the made-up users that are timed: what the store keeps of a user, or else 480.")
+    ] = None
 
 
 TIMING = Timing()
@@ -164,7 +166,7 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
 
     if rate is not None and not 0 < rate < math.inf:
         raise SottoError(f"--users-per-second {rate:g} must be a positive number")
-    if timing.tokens_per_user < 1:
+    if timing.tokens_per_user is not None and timing.tokens_per_user < 1:
         raise SottoError(f"--tokens-per-user {timing.tokens_per_user} must be at least 1")
     recipe = recipes.Recipe.load(name).with_settings(timing.settings or ())
     if timing.start is not None:
@@ -175,12 +177,16 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
 
         made = made.training(count_parameters(recipe))
     if rate is None and not timing.no_bench:
-        from sottovoce.commands.bench import users_per_second  # it loads jax
+        from sottovoce.commands.bench import TOKENS, users_per_second  # it loads jax
+        from sottovoce.data.store import Store
 
+        tokens, store = timing.tokens_per_user or TOKENS, Path(recipe.data.store)
+        if timing.tokens_per_user is None and recipe.data.store and store.is_dir():
+            tokens = Store.open(store).tokens_per_user
         if not json:
             log("timing this machine, about 20 seconds ...")
-        rate = users_per_second(recipe, timing.tokens_per_user)
-        timed = f", timed here with {timing.tokens_per_user} tokens a user"
+        rate = users_per_second(recipe, tokens)
+        timed = f", timed here with {tokens:,} tokens a user"
     made = made.at(rate)
     if json:
         print_json({**made.to_json(), "others": list(OTHERS)})

@@ -81,6 +81,17 @@ def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
     assert f"next: sotto train {mine} --out RUN" in out
 
 
+def test_users_are_timed_with_as_many_tokens_as_the_store_keeps(mine, stub, sotto, capsys, tmp_path):
+    timed = stub("sottovoce.commands.bench.users_per_second", 10.0)
+    sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'none'}"])
+    assert timed.places[1] == 480
+    sotto(["prepare", "--synthetic", "30", "--tokens-per-user", "1600", "--out", str(tmp_path / "store")])
+    timed.calls.clear()
+    sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'store'}"])
+    assert timed.places[1] == 1600
+    assert "timed here with 1,600 tokens a user" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("more", "rate"), first_of([(["--users-per-second", "5"], 5.0), (["--no-bench"], None)]))
 def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, answer, more, rate):
     stub("sottovoce.commands.bench.users_per_second", AssertionError("it was timed"))
