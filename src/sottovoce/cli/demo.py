@@ -31,7 +31,11 @@ def demo(*, out: Annotated[Path, option("Folder for the store and the two runs."
     cost = f"ε = {shown_epsilon(statement.epsilon)} at δ = {plain_number(statement.delta)}"
     print(f"The private model: {cost} for each user.")
     print("\nWhere to look next")
-    print(f"  {path / 'report.html'}   open it in a browser: curves, predictions, the statement")
-    print(f"  {path / 'privacy.json'}  the privacy statement for machines")
-    print(f"  sotto evaluate {path}    accuracy in full")
-    print("  sotto plan --help                what your own population would cost")
+    places = {
+        str(path / "report.html"): "open it in a browser: curves, predictions, the statement",
+        str(path / "privacy.json"): "the privacy statement for machines",
+        f"sotto evaluate {path}": "accuracy in full, also over words alone",
+        "sotto plan --help": "what your own population would cost",
+    }
+    for place, meaning in places.items():
+        print(f"  {place:<{max(map(len, places))}}  {meaning}")
