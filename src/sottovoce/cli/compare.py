@@ -39,12 +39,12 @@ def compare(
     if json:
         print_json(comparison.to_json())
         return
-    shown = ("Run", "ε", "Top-1", "Top-1 of words", "Perplexity", "Rounds")  # what a narrow terminal has room for
+    shown = ("Run", "ε", "Top-1", "Top-1 over words", "Perplexity", "Rounds")  # what a narrow terminal has room for
     if not comparison.same_words:
-        shown = ("Run", "ε", "Top-1 of words", "Bits per byte", "Rounds")
+        shown = ("Run", "ε", "Top-1 over words", "Bits per byte", "Rounds")
     rows = [{name: row[name].replace(" at δ", ", δ") for name in shown if name in row} for row in comparison.rows()]
-    if comparison.same_words and "Top-1 of words" in rows[0]:
-        heads = {"Top-1 of words": "Top-1,\nwords"}
+    if comparison.same_words and "Top-1 over words" in rows[0]:
+        heads = {"Top-1 over words": "Top-1,\nwords"}
         rows = [{heads.get(name, name): value for name, value in row.items()} for row in rows]
         rows = [{**row, "Run": short(row["Run"].replace("the start, ", "start: "), 20)} for row in rows]
     rows = [{name: short(value, 24) for name, value in row.items()} for row in rows]

@@ -232,7 +232,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         if scores.top1_words is not None:
             start = result.baselines.start_model if result.baselines else None
             beside = "" if not start or start.top1_words is None else f"; the start {start.top1_words:.2%}"
-            rows["top-1 over words alone"] = f"{scores.top1_words:.2%}{beside}"
+            rows["top-1 over words"] = f"{scores.top1_words:.2%}{beside}"
         if scores.bits_per_byte is not None:
             rows["bits per byte"] = f"{scores.bits_per_byte:.3f}"
     if result.traffic:  # of a simulation: a run across devices has none

@@ -218,7 +218,7 @@ def _run_row(run: Compared, over_words: bool) -> dict[str, str]:
         "Run": run.name,
         "ε": guarantee,
         "Top-1": _with_interval(top1, run.within),
-        **({"Top-1 of words": _top1_words(evaluation)} if over_words else {}),
+        **({"Top-1 over words": _top1_words(evaluation)} if over_words else {}),
         "Perplexity": _perplexity(evaluation.get("perplexity")),
         "Bits per byte": _bits(evaluation.get("bits_per_byte")),
         "Measured on": THESE if run.evaluation is not None else f"its own users, round {at:,}" if evaluation else "–",
@@ -229,7 +229,7 @@ def _run_row(run: Compared, over_words: bool) -> dict[str, str]:
 
 def _score_row(name: str, score: Score, measured_here: bool) -> dict[str, str]:
     shown = {"Top-1": percent(score.top1, 2), "Perplexity": _perplexity(score.perplexity)}
-    shown |= {"Bits per byte": _bits(score.bits_per_byte), "Top-1 of words": _share(score.top1_words)}
+    shown |= {"Bits per byte": _bits(score.bits_per_byte), "Top-1 over words": _share(score.top1_words)}
     shown["Measured on"] = THESE if measured_here else OF_TRAINING
     return {"Run": name, "ε": "public text", **shown, "Rounds": "", "Model": ""}
 
@@ -261,7 +261,7 @@ def _with_interval(value: float | None, within: float | None) -> str:
 
 def _utility(comparison: Comparison) -> Drawing | None:
     spots, rows = [], []
-    key, name = ("top1", "Top-1") if comparison.same_words else ("top1_words", "Top-1 of whole words")
+    key, name = ("top1", "Top-1") if comparison.same_words else ("top1_words", "Top-1 over words")
     for colour, run in _coloured(comparison.runs):
         top1 = finite(_measured(run)[1].get(key))
         if top1 is None:

@@ -34,7 +34,7 @@ _MEASURES = (
     ("top1", "Top-1", "the likeliest token is the right one"),
     ("top3", "Top-3", "the right one is among three"),
     ("top5", "Top-5", "the right one is among five"),
-    ("top1_words", "Top-1, words alone", "without punctuation and ends of text"),
+    ("top1_words", "Top-1 over words", "without punctuation and ends of text"),
     ("bits_per_byte", "Bits per byte", "lower is better; can be compared whatever the tokens are"),
     ("perplexity", "Perplexity", "lower is better; per token"),
     ("perplexity_in_vocabulary", "Perplexity, in vocabulary", "over targets that are in the vocabulary"),

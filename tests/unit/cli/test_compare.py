@@ -44,8 +44,8 @@ def test_a_table_is_printed_that_fits_a_narrow_terminal(sotto, stub, capsys, mon
 def test_top_1_over_words_has_room_on_a_narrow_terminal(sotto, stub, capsys, monkeypatch):
     start = {"Run": "the start, base english", "ε": "public text", "Top-1": "11.80%", "Perplexity": "210.7"}
     rows = [
-        {**ROW, "Top-1 of words": "7.60%", "Rounds": "60 of 60"},
-        {**start, "Top-1 of words": "7.68%", "Rounds": ""},
+        {**ROW, "Top-1 over words": "7.60%", "Rounds": "60 of 60"},
+        {**start, "Top-1 over words": "7.68%", "Rounds": ""},
     ]
     stub(COMPARE, SimpleNamespace(**{**vars(FOUND), "rows": lambda: rows}))
     monkeypatch.setenv("COLUMNS", "80")

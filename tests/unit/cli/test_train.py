@@ -90,10 +90,10 @@ def test_top_1_over_words_stands_beside_that_of_the_start(result, capsys):
     start = Score(200, 0.117, 0.2, 0.3, 180.0, top1_words=0.21)
     print_result(result(baselines=Baselines("base english", start)), json=False)
     page = capsys.readouterr().out
-    assert re.search(r"top-1 over words alone +│ +20.00%; the start 21.00% ", page)
+    assert re.search(r"top-1 over words +│ +20.00%; the start 21.00% ", page)
     assert "note: over words alone the model is no better than the start, base english: top-1 20.00%" in page
     print_result(result(), json=False)
-    assert re.search(r"top-1 over words alone +│ +20.00% ", capsys.readouterr().out)
+    assert re.search(r"top-1 over words +│ +20.00% ", capsys.readouterr().out)
 
 
 def test_a_stopped_run_shows_both_costs_and_how_to_go_on(result, capsys, tmp_path):

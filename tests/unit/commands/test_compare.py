@@ -122,8 +122,8 @@ def test_runs_of_different_tokens_are_measured_on_the_same_people(run, begun, in
     assert {title for title, _ in found.notices()} >= {"Different tokens"}
     assert not any(title in ("Not the same users", "Less text") for title, _ in found.notices())
     first, second, *_ = found.rows()
-    assert first.keys() == second.keys() >= {"Top-1 of words", "Bits per byte"}
-    assert second["Top-1 of words"].endswith(", at 5 words")
+    assert first.keys() == second.keys() >= {"Top-1 over words", "Bits per byte"}
+    assert second["Top-1 over words"].endswith(", at 5 words")
     assert "bytes" not in str(found.to_json()["runs"][1]["evaluation"].keys())
 
 

@@ -119,10 +119,10 @@ def test_baselines_are_rows_and_lines_of_every_figure():
 def test_top_1_over_words_stands_beside_top_1_where_it_was_measured():
     start = Score(200, 0.117, 0.2, 0.3, 250.0, top1_words=0.0768)
     run = make_run(baselines=replace(BASELINES, start_model=start))
-    assert "Top-1 of words" not in Comparison([run]).rows()[0]
+    assert "Top-1 over words" not in Comparison([run]).rows()[0]
     rows = Comparison([replace(run, evaluation={**run.evaluation, "top1_words": 0.076})]).rows()
-    assert list(rows[0])[2:4] == ["Top-1", "Top-1 of words"]
-    assert [row["Top-1 of words"] for row in (rows[0], rows[-1])] == ["7.60%", "7.68%"]
+    assert list(rows[0])[2:4] == ["Top-1", "Top-1 over words"]
+    assert [row["Top-1 over words"] for row in (rows[0], rows[-1])] == ["7.60%", "7.68%"]
 
 
 def test_baselines_of_runs_with_the_same_users_are_all_drawn():

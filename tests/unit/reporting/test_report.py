@@ -244,7 +244,7 @@ def test_the_measures_of_the_start_are_next_to_those_of_the_run():
     assert "Measure This run The start, base english Meaning" in words
     assert re.search(r"Top-3 [\d.]+% 21.0% the right one", words)
     assert re.search(r"Perplexity [\d.]+ 310.2 lower", words)
-    assert re.search(r"Top-1, words alone [\d.]+% – without", words)
+    assert re.search(r"Top-1 over words [\d.]+% – without", words)
     assert "The start," not in text_of(render(make_evidence(baselines=None)))
 
 
