@@ -62,7 +62,6 @@ def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
     assert "of this model itself" in statement["prose"]
 
 
-@pytest.mark.slow
 def test_the_claim_is_that_of_the_declared_population(planted: Path, world: World) -> None:
     """q and W are the people's: with canaries the same is declared, charged, and divided by."""
     with_them, without = (parse_json((run / "privacy.json").read_text()) for run in (planted, world.run))
@@ -73,7 +72,6 @@ def test_the_claim_is_that_of_the_declared_population(planted: Path, world: Worl
     ]
 
 
-@pytest.mark.slow
 def test_scores_are_for_the_owner_alone(planted: Path) -> None:
     scores = scores_of(planted)
     assert scores.shape == (40,)
