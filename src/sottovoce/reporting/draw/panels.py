@@ -136,7 +136,9 @@ def _vertical_range(panel: Panel) -> tuple[float, float]:
     """Curves move steeply at first and differ by little at the end: the first tenth, and failures, are left out."""
     values = [point.mean for point in panel.points]
     low, high = min(values), max(values)
-    if not panel.places and not panel.scale.whole:
+    if panel.places:  # bands are not cut
+        low, high = min(point.low for point in panel.points), max(point.high for point in panel.points)
+    elif not panel.scale.whole:
         early = panel.start + 0.1 * (max(point.x for point in panel.points) - panel.start)
         begun = sorted(
             next(point.mean for point in series.points if point.x >= min(early, series.points[-1].x))

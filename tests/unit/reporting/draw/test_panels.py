@@ -36,6 +36,12 @@ def test_a_sweep_has_room_for_zero_and_an_upright_line():
     size(draw_panels([sweep]))
 
 
+def test_the_band_of_a_sweep_is_not_cut():
+    low, high = _vertical_range(Panel("", [line("a", 0.1, 0.2, 0.15)], "noise", places=(1.0, 2.0, 3.0)))
+    assert low < 0.09
+    assert high > 0.21
+
+
 def test_a_curve_that_failed_leaves_the_frame():
     good, failed = line("good", *[0.05] + 20 * [0.2]), line("failed", *21 * [0.01])
     low, high = _vertical_range(Panel("", [good, failed]))
