@@ -68,8 +68,8 @@ def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        steps, settled = _draw(*drawn_from(key, scale, stream), _table(), _padded_size(size))
-        return with_the_rest(steps[:size], settled, lambda place: draw_one(key, place, scale, stream))
+        drawn = _draw(*drawn_from(key, scale, stream), _table(), _padded_size(size))
+        return with_the_rest(*drawn, size, lambda place: draw_one(key, place, scale, stream))
 
 
 def drawn_from(key: bytes, scale: Scale, stream: int) -> tuple[Any, Any, Any, Any]:
@@ -78,12 +78,18 @@ def drawn_from(key: bytes, scale: Scale, stream: int) -> tuple[Any, Any, Any, An
     return words, np.uint32(stream), np.uint64(scale.mantissa), np.uint64(_shift(scale, 64))
 
 
-def with_the_rest(steps: Array, settled: Array, draw: Callable[[int], int]) -> Array:
-    """The steps, where those that are not settled are drawn one by one."""
-    if not bool(jnp.all(settled)):
-        for place in map(int, np.flatnonzero(~np.asarray(settled)[: steps.size])):
+def with_the_rest(steps: Array, settled: Array, size: int, draw: Callable[[int], int]) -> Array:
+    """The first `size` steps, where those that are not settled are drawn one by one."""
+    steps, all_settled = _first(steps, settled, size)
+    if not bool(all_settled):
+        for place in map(int, np.flatnonzero(~np.asarray(settled)[:size])):
             steps = steps.at[place].set(draw(place))
     return steps
+
+
+@partial(jax.jit, static_argnums=2)
+def _first(steps: Array, settled: Array, size: int) -> tuple[Array, Array]:
+    return steps[:size], jnp.all(settled[:size])
 
 
 def _padded_size(size: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from sottovoce.errors import SottoError, did_you_mean
@@ -13,6 +14,7 @@ class Block:
     """A sampler, a clip or an estimator. A subclass is a frozen dataclass."""
 
     @classmethod
+    @cache
     def takes(cls, setting: str) -> bool:
         """Does the constructor ask for this setting?"""
         return setting in inspect.signature(cls).parameters

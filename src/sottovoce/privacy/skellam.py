@@ -47,8 +47,8 @@ def skellam(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " 
     scale = scale_of(std)
     with jax.enable_x64(True):
         first, table = noise.drawn_from(key, scale, stream), noise._table()
-        steps, settled = noise._draw(*first, table, noise._padded_size(size), _chance, _numbers(scale))
-        return noise.with_the_rest(steps[:size], settled, lambda place: skellam_one(key, place, scale, stream))
+        drawn = noise._draw(*first, table, noise._padded_size(size), _chance, _numbers(scale))
+        return noise.with_the_rest(*drawn, size, lambda place: skellam_one(key, place, scale, stream))
 
 
 def scale_of(std: float) -> Scale:

@@ -67,7 +67,7 @@ class SumInBlocks:
         results: list[UserResult] = []
         for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks):
             broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
-            sums, result = _add_block(spec, sums, padded, broadcast, grid)
+            sums, result = _add_block(self._with_steps(spec, block, padded), sums, padded, broadcast, grid)
             results.append(result)
         return (sums if self.devices == 1 else _over_devices(self.devices, sums, exact)), results
 
@@ -90,6 +90,15 @@ class SumInBlocks:
     def _spec(self, algorithm: Algorithm, devices: int) -> BlockSpec:
         update = replace(algorithm.user_update, clipping=algorithm.mechanism.clipping.normalised())
         return BlockSpec(update, algorithm.weight_cap, self.products, devices)
+
+    def _with_steps(self, spec: BlockSpec, block: Block, padded: PaddedUsers) -> BlockSpec:
+        """Where a user may have no more steps than this block has, their number is compiled in.
+
+        A GPU then never waits for the host, which would otherwise ask it after every step whether there is another.
+        Other numbers of steps share one program.
+        """
+        longest = int(spec.update.steps(padded.users.tokens.shape[1]))
+        return spec._replace(steps=longest) if self.latency and block.steps == longest else spec
 
 
 class PaddedUsers(NamedTuple):
@@ -115,10 +124,14 @@ class BlockSpec(NamedTuple):
     weight_cap: float
     products: Program | None
     devices: int
+    steps: int | None = None  # of every user; None: the broadcast says how many
 
 
 def _read_ahead(read: Callable[[Block], PaddedUsers], blocks: list[Block]) -> Iterator[tuple[Block, PaddedUsers]]:
     """Each block with its users. A thread reads the next one: on a GPU, to compute a block does not return at once."""
+    if len(blocks) == 1:
+        yield blocks[0], read(blocks[0])
+        return
     with ThreadPoolExecutor(1) as reader:
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
@@ -229,6 +242,7 @@ def _sum_here(
 def _train_here(spec: BlockSpec, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
     """w_k and w_k Δ_k of every user of a block, and their results. With kernels, updates are in `Parts`."""
     model, key, clip_norms, steps = broadcast
+    steps = steps if spec.steps is None else spec.steps
     shares = user_weight(padded.users.length, spec.weight_cap)
     their_norms = jax.vmap(partial(norms_for, spec.update.clipping, clip_norms))(shares)
     keys = jax.vmap(partial(jax.random.fold_in, key))(padded.rows)

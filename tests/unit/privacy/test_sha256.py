@@ -19,6 +19,14 @@ def test_every_lane_has_the_digest_of_its_words(size):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("size", [1, 3000])
+def test_the_kernel_finds_the_same_digests(size):
+    words = jnp.asarray(np.random.default_rng(size).integers(0, 2**32, size, dtype=np.uint32))
+    found = sha256._by_kernel(words, 2 * sha256._TILE, interpret=True)
+    np.testing.assert_array_equal(found, sha256._digests(words, 2 * sha256._TILE))
+
+
+@pytest.mark.slow
 def test_a_digest_changes_with_every_word_and_with_their_number():
     words = np.arange(50, dtype=np.uint32)
     seen = {

@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.build.assembly import assemble
 from sottovoce.commands.bench import Workload, make_users
-from sottovoce.data.store import PublicText
+from sottovoce.data.store import PublicText, Store
 from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.models.contract import parameter_count
@@ -41,6 +41,25 @@ def test_whoever_sits_beside_a_user_their_key_and_what_they_rehearse_stay_the_sa
     np.testing.assert_array_equal(alone.tokens[0], beside.tokens[1])
     np.testing.assert_array_equal(alone.public[0], beside.public[1])
     assert not np.array_equal(beside.public[0], beside.public[1])
+
+
+def test_steps_are_compiled_in_where_a_user_may_have_no_more_and_the_sum_stays(monkeypatch):
+    tokens = make_users(USERS, 8).gather(np.arange(8), 8).tokens
+    store = Store.from_users([*tokens[:4], *tokens[4:, :70]], make_users(USERS, 1).vocabulary, tokens_per_user=160)
+    settings = {"users": 8, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
+    recipe = Recipe.load("demo").replace(privacy=settings, run={"block": 4, "kernels": "off", "devices": 1})
+    assembly = assemble(recipe, store)
+    steps, real = [], cohort_sum._add_block
+    monkeypatch.setattr(cohort_sum, "_add_block", lambda spec, *rest: steps.append(spec.steps) or real(spec, *rest))
+    clip_norms, key = assembly.algorithm.mechanism.clip_norms(1, None), jax.random.key(0)
+    task = Task(assembly.model, np.arange(8), clip_norms, key)
+    slow, fast = (SumInBlocks(4, latency=latency)(assembly.algorithm, task, store) for latency in (0, 1e-9))
+    longest = assembly.algorithm.user_update.steps(160)
+    assert steps == [None, None, longest, None]
+    grid = assembly.algorithm.mechanism.grid(clip_norms)
+    for one, other in zip(jax.tree.leaves(slow.total), jax.tree.leaves(fast.total), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e3 * grid)
+    assert np.linalg.norm(jax.tree.leaves(slow.total)[0]) > 1e6 * grid
 
 
 class Lowered(Exception):
