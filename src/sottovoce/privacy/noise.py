@@ -69,7 +69,7 @@ def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
         drawn = _draw(*drawn_from(key, scale, stream), _table(), _padded_size(size))
-        return with_the_rest(*drawn, size, lambda place: draw_one(key, place, scale, stream))
+        return with_the_rest(drawn, size, lambda place: draw_one(key, place, scale, stream))
 
 
 def drawn_from(key: bytes, scale: Scale, stream: int) -> tuple[Any, Any, Any, Any]:
@@ -78,11 +78,11 @@ def drawn_from(key: bytes, scale: Scale, stream: int) -> tuple[Any, Any, Any, An
     return words, np.uint32(stream), np.uint64(scale.mantissa), np.uint64(_shift(scale, 64))
 
 
-def with_the_rest(steps: Array, settled: Array, size: int, draw: Callable[[int], int]) -> Array:
-    """The first `size` steps, where those that are not settled are drawn one by one."""
-    steps, all_settled = _first(steps, settled, size)
+def with_the_rest(drawn: tuple[Array, Array], size: int, draw: Callable[[int], int]) -> Array:
+    """The first `size` steps of `_draw`, where those that are not settled are drawn one by one."""
+    steps, all_settled = _first(*drawn, size)
     if not bool(all_settled):
-        for place in map(int, np.flatnonzero(~np.asarray(settled)[:size])):
+        for place in map(int, np.flatnonzero(~np.asarray(drawn[1])[:size])):
             steps = steps.at[place].set(draw(place))
     return steps
 
