@@ -112,6 +112,20 @@ def test_a_run_that_version_0_1_began_goes_on(recipe, store, tmp_path):
     assert sottovoce.resume(tmp_path / "run").statement.epsilon == result.statement.epsilon
 
 
+def test_a_run_that_ends_sooner_than_planned_is_evaluated_where_it_ends(recipe, store, tmp_path):
+    """Two rounds were charged again, so the budget of eight ends after six."""
+    budget = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 8)], 1e-3, "rdp") * 1.001
+    settings = recipe.replace(privacy={"epsilon": budget}, run={"rounds": 8, "evaluate_every": 100})
+    crash_after(settings, tmp_path / "run", 6)
+    for folder in (tmp_path / "run", store):
+        as_of_version_0_1(folder)
+    result = sottovoce.resume(tmp_path / "run")
+    assert (result.ended, result.round, result.statement.charged_again) == ("budget", 6, 2)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if "evaluation" in line] == [6]
+    assert result.evaluation is not None
+
+
 def test_a_new_run_without_its_seals_is_refused(run):
     for path in (run / "secrets").glob("*.seal"):
         path.unlink()

@@ -271,6 +271,7 @@ def test_training_stops_before_the_budget_and_before_a_cohort_is_drawn(runs):
     assert runs.charged() == 4
     payments = runs.open(run, epsilon=limit)
     play(payments, 1, 2, 3, 4)
+    assert (payments.goes_on(3), payments.goes_on(4)) == (True, False)
     with pytest.raises(BudgetExhausted, match="round 5 was not planned"):
         payments.begin(5)
     assert entries(run) == [(number, 0) for number in range(1, 5)]
@@ -281,7 +282,11 @@ def test_a_round_done_again_counts_towards_the_budget(runs):
     run = runs.begin(epsilon=limit)
     play(runs.open(run, epsilon=limit), 1)
     payments = runs.open(run, machine="elsewhere", epsilon=limit)
-    play(payments, 1, 2, 3)
+    goes_on = []
+    for number in (1, 2, 3):
+        play(payments, number)
+        goes_on.append(payments.goes_on(number))
+    assert goes_on == [True, True, False]
     with pytest.raises(BudgetExhausted, match="round 4 would pass the budget"):
         payments.begin(4)
 
@@ -364,6 +369,7 @@ def test_a_copy_that_would_pass_the_budget_ends_at_its_first_round(runs):
     play(runs.open(one, 2, epsilon=limit), 3)
     before = runs.charged()
     payments = runs.open(copy, 2, epsilon=limit)
+    assert not payments.goes_on(2)
     with pytest.raises(BudgetExhausted, match="would be charged again and pass the budget"):
         payments.begin(3)
     assert runs.charged() == before
