@@ -381,8 +381,9 @@ class Training:
     def _evaluate_if_due(self) -> Evaluation | None:
         done, settings = self.state.round, self.recipe.run
         rows = evaluated_users(self.recipe, self.test)
-        is_last = done == self._rounds_planned or not self.payments.goes_on(done)
-        if self.test is None or not rows or (done % settings.evaluate_every and not is_last):
+        if self.test is None or not rows:
+            return None
+        if done % settings.evaluate_every and done != self._rounds_planned and self.payments.goes_on(done):
             return None
         return evaluate(self._model, self.test, rows)
 

@@ -80,7 +80,7 @@ def drawn_from(key: bytes, scale: Scale, stream: int) -> tuple[Any, Any, Any, An
 
 def with_the_rest(drawn: tuple[Array, Array], size: int, draw: Callable[[int], int]) -> Array:
     """The first `size` steps of `_draw`, where those that are not settled are drawn one by one."""
-    steps, all_settled = _first(*drawn, size)
+    steps, all_settled = _without_padding(*drawn, size)
     if not bool(all_settled):
         for place in map(int, np.flatnonzero(~np.asarray(drawn[1])[:size])):
             steps = steps.at[place].set(draw(place))
@@ -88,7 +88,8 @@ def with_the_rest(drawn: tuple[Array, Array], size: int, draw: Callable[[int], i
 
 
 @partial(jax.jit, static_argnums=2)
-def _first(steps: Array, settled: Array, size: int) -> tuple[Array, Array]:
+def _without_padding(steps: Array, settled: Array, size: int) -> tuple[Array, Array]:
+    """The first `size` steps, and whether all of these are settled."""
     return steps[:size], jnp.all(settled[:size])
 
 

@@ -65,7 +65,6 @@ class Payments:
     origin: Origin
     _refusal: BudgetExhausted | None = None
     _is_copy: bool = False  # whose rounds were charged to the store again
-    _has_copies: bool = False  # that were charged to the store, within the budget of this run
     _given_up: dict[int, set[int]] = field(default_factory=dict)  # attempts that were paid for with another sum
 
     def __post_init__(self) -> None:
@@ -90,8 +89,8 @@ class Payments:
         if not self.budget.private:
             return []
         notes = self._charge_missing()
-        own, extra = self.budget, self.extra()
-        self.budget, self._has_copies = own.counting(extra), bool(extra)
+        own = self.budget
+        self.budget = own.counting(self.extra())
         try:
             if done < self.planned and not self._acquire(own, done):
                 self._is_copy = True
@@ -119,8 +118,6 @@ class Payments:
 
     def goes_on(self, done: int) -> bool:
         """May another round follow? What was charged beyond the plan leaves fewer rounds than were planned."""
-        if not (self._refusal or self._is_copy or self._has_copies or self.ledger.repeated()):
-            return done < self.planned
         try:
             self.begin(done + 1)
         except BudgetExhausted:

@@ -26,8 +26,8 @@ def cut_into_blocks(steps: np.ndarray, size: int, devices: int = 1, latency: flo
     """The users of a cohort in blocks of at most `size` on each device, by the steps that each user needs.
 
     Users of similar length share a block. Its padded size is `size` or a half, a quarter, ... of it: the largest with
-    little padding. So there are few shapes, and each is compiled once. Where a step costs `latency` on top of its
-    users, neighbouring blocks are joined if the padding costs less.
+    little padding. So there are few shapes, and each is compiled once; on a GPU once more for whole texts. Where a step
+    costs `latency` on top of its users, neighbouring blocks are joined if the padding costs less.
     """
     order = np.argsort(-steps, kind="stable")
     sizes = [devices * each for each in (size >> halved for halved in range(5)) if each >= 4 or each == size]

@@ -40,7 +40,7 @@ class SumInBlocks:
     block: int
     products: Program | None = None  # kernels, if there are any for the model
     devices: int = 1
-    latency: float = 0  # of a step, in users: see `cut_into_blocks`
+    latency: float = 0  # of a step, in users: see `cut_into_blocks`; 0 on a CPU
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
         blocks = self.blocks(algorithm, store, task.cohort)

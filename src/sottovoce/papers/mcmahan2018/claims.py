@@ -225,15 +225,9 @@ def _other_corpus(evidence: Evidence) -> Finding:
     home, private, away = evidence.trials("other-corpus")
     if not evidence.has(home, private, away):
         return NOT_RUN
-    tops = [
-        100
-        * sum(outcome.evaluation["top1"] for outcome in evidence.results.outcomes(trial))
-        / len(evidence.results.outcomes(trial))
-        for trial in (home, private, away)
-    ]
-    corpus, noise = tops[0] - tops[2], tops[0] - tops[1]
-    verdict = HOLDS if corpus >= max(1.0, 5 * noise) else FAILS
-    return Finding(f"another corpus costs {corpus:.2f}, σ = 0.003 {noise:.2f}", verdict)
+    corpus, noise = evidence.minus(home, away), evidence.minus(home, private)
+    verdict = corpus.at_least(max(1.0, 5 * (noise.value + (noise.margin or 0.0))))
+    return Finding(f"another corpus costs {corpus}, σ = 0.003 {noise}", verdict)
 
 
 def _penalty(evidence: Evidence) -> Finding:
