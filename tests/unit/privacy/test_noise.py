@@ -75,6 +75,18 @@ def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
     assert asked == list(range(30))
 
 
+@pytest.mark.parametrize("place", [0, 17, 29])
+def test_one_coordinate_in_doubt_is_drawn_again(monkeypatch, place):
+    expected, real = np.asarray(rounded_gaussian(KEY, 30, 1e6)), noise._draw
+
+    def doubtful(*arguments):
+        steps, settled = real(*arguments)
+        return steps.at[place].set(7), settled.at[place].set(False)
+
+    monkeypatch.setattr(noise, "_draw", doubtful)
+    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6), expected)
+
+
 def test_candidates_in_doubt_are_found():
     """A coin and a cell at the edge of what they decide: the bits at hand do not settle them."""
     table = noise._table()
