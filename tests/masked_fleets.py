@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 
 import jax
 import numpy as np
@@ -35,9 +35,15 @@ PHASES = ("join", "share", "mask", "confirm", "unmask")
 
 
 @cache
+def _node_keys() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix="node-keys-")
+
+
+@cache
 def node_key(number: int) -> tuple[Path, str]:
     """A key to sign with, and its public half: made once for all tests of a process."""
-    folder = Path(mkdtemp(prefix="node-"))
+    folder = Path(_node_keys().name, str(number))
+    folder.mkdir()
     return folder / keys.NODE_KEY, keys.write_node_key(folder)
 
 
