@@ -26,7 +26,7 @@ from sottovoce.papers.engine.claims import (
 from sottovoce.papers.engine.results import Outcome, value_at
 from sottovoce.papers.engine.trial import Trial
 from sottovoce.papers.popov2018.measures import USERS
-from sottovoce.papers.popov2018.tables import by_gigabytes, tail_facts
+from sottovoce.papers.popov2018.tables import by_gigabytes, by_seed, pairs_of, tails_by_seed
 from sottovoce.papers.popov2018.trials import (
     PTB_AVERAGED,
     PTB_GIGABYTES,
@@ -200,20 +200,21 @@ def _same_text(evidence: Evidence) -> Finding:
 
 
 def _pareto(evidence: Evidence) -> Finding:
-    tails = tail_facts(evidence.size, evidence.results)
-    if tails is None:
+    seeds = [pairs_of(facts) for facts in tails_by_seed(evidence.size, evidence.results).values()]
+    if not seeds:
         return NOT_RUN
-    ways = [pair for pair in tails["pairs"] if pair["texts_of"] == "with"]
-    rejected = sum(pair["rejected"] for pair in ways)
-    return Finding(f"{rejected} of {len(ways)} are rejected at 5 %", _when(rejected <= 0.15 * len(ways)))
+    rejected, fitted = [sum(pair["rejected"] for pair in pairs) for pairs in seeds], sum(map(len, seeds))
+    text = f"{sum(rejected)} of {fitted} are rejected at 5 %{by_seed(rejected)}"
+    return Finding(text, _when(sum(rejected) <= 0.15 * fitted))
 
 
 def _estimate(evidence: Evidence) -> Finding:
-    tails = tail_facts(evidence.size, evidence.results)
-    if tails is None:
+    seeds = [pairs_of(facts) for facts in tails_by_seed(evidence.size, evidence.results).values()]
+    if not seeds:
         return NOT_RUN
-    largest = max(pair["epsilons"][0] for pair in tails["pairs"] if pair["texts_of"] == "with")
-    return Finding(f"{largest:.2f} at δ = 1e-4 (printed {TABLE_4[0]:g})", _when(largest <= 1.0))
+    largest = [max(pair["epsilons"][0] for pair in pairs) for pairs in seeds]
+    text = f"{max(largest):.2f} at δ = 1e-4{by_seed(largest, '.2f')} (printed {TABLE_4[0]:g})"
+    return Finding(text, _when(max(largest) <= 1.0))
 
 
 def _gigabytes(evidence: Evidence) -> Finding:

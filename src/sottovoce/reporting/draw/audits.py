@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -26,37 +26,65 @@ def draw_tail(log_ratios: np.ndarray, tail: Tail) -> bytes:
 
     The larger half of the values is enough.
     """
-    values = np.sort(log_ratios)[::-1]
+    return draw_tails({"": (log_ratios, tail)})
+
+
+def draw_tails(tails: Mapping[str, tuple[np.ndarray, Tail]]) -> bytes:
+    """As `draw_tail`, one row for each of several tails, by name."""
+    margin, gap, row_high = 0.25, 0.7, BOTTOM + PANEL_HIGH + TOP
+    with style.drawing(2 * (LEFT + PANEL_WIDE) + gap + margin, len(tails) * row_high) as canvas:
+        rows: list[tuple[Axes, Axes]] = []
+        for place, (name, (log_ratios, tail)) in enumerate(tails.items(), 1):
+            bottom = (len(tails) - place) * row_high + BOTTOM
+            left, right = (
+                style.add_axes(canvas, across, bottom, PANEL_WIDE, PANEL_HIGH)
+                for across in (LEFT, LEFT + PANEL_WIDE + gap + LEFT)
+            )
+            _draw_counts(left, right, np.sort(log_ratios)[::-1], tail, f"{name}: " if name else "")
+            rows.append((left, right))
+        if len(rows) > 1:  # the same scales; on the right a tail keeps the width of its panel
+            across, counts, off = (
+                (min(low for low, _ in limits), max(top for _, top in limits))
+                for limits in (
+                    [left.get_xlim() for left, _ in rows],
+                    [left.get_ylim() for left, _ in rows],
+                    [right.get_ylim() for _, right in rows],
+                )
+            )
+            for left, right in rows:
+                left.set(xlim=across, ylim=counts)
+                right.set(ylim=off)
+        return style.to_png(canvas)
+
+
+def _draw_counts(left: Axes, right: Axes, values: np.ndarray, tail: Tail, name: str) -> None:
+    """The texts with a larger c(s) on the left, and on the right how far off the law is; values are falling."""
     beyond = np.linspace(tail.start, values[0], 200)
     shares = np.exp(-tail.alpha * (beyond - tail.start))
-    margin, gap = 0.25, 0.7
-    with style.drawing(2 * (LEFT + PANEL_WIDE) + gap + margin, BOTTOM + PANEL_HIGH + TOP) as canvas:
-        places = (LEFT, LEFT + PANEL_WIDE + gap + LEFT)
-        left, right = (style.add_axes(canvas, place, BOTTOM, PANEL_WIDE, PANEL_HIGH) for place in places)
-        upper = values[: tail.texts // 2]  # below the median there is nothing of the tail
-        left.step(upper, np.arange(1, len(upper) + 1), where="post", color=DEEP)
-        left.plot(beyond, tail.k * shares, color=ACCENT)
-        left.set_yscale("log")
-        left.set_ylim(0.7, len(upper) * 1.3)
-        style.powers(left.yaxis)
-        style.heading(left, "texts with a larger c(s)")
-        style.label(
-            left, f"α = {tail.alpha:.3g}", (beyond[60], tail.k * shares[60]), (6, 4), va="baseline", color=ACCENT
-        )
+    upper = values[: tail.texts // 2]  # below the median there is nothing of the tail
+    left.step(upper, np.arange(1, len(upper) + 1), where="post", color=DEEP)
+    left.plot(beyond, tail.k * shares, color=ACCENT)
+    left.set_yscale("log")
+    left.set_ylim(0.7, len(upper) * 1.3)
+    style.powers(left.yaxis)
+    style.heading(left, f"{name}texts with a larger c(s)")
+    style.label(left, f"α = {tail.alpha:.3g}", (beyond[60], tail.k * shares[60]), (6, 4), va="baseline", color=ACCENT)
 
-        counted = np.searchsorted(-values, -beyond, side="right")
-        error = np.sqrt(tail.k * shares * (1 - shares))
-        right.step(beyond, counted - tail.k * shares, where="post", color=DEEP)
-        for sign in (1, -1):
-            right.plot(beyond, sign * error, color=INK, linewidth=1)
-        style.label(right, "standard error", (beyond[110], -error[110]), (4, -11), va="baseline", color=INK)
-        low, top = right.get_ylim()
-        right.set_ylim(low, top + 0.1 * (top - low))  # room for a word
-        style.numbers(right.yaxis, 6, integer=True)
-        style.heading(right, "texts beyond x, less those of the law")
-        for axes in (left, right):
-            _mark_start(axes, tail.start)
-        return style.to_png(canvas)
+    counted = np.searchsorted(-values, -beyond, side="right")
+    error = np.sqrt(tail.k * shares * (1 - shares))
+    off = counted - tail.k * shares
+    right.step(beyond, off, where="post", color=DEEP)
+    for sign in (1, -1):
+        right.plot(beyond, sign * error, color=INK, linewidth=1)
+    above = np.any(off[110:180] < -error[110:180])  # where the word would stand on the steps
+    sign, away = (1, 5) if above else (-1, -11)
+    style.label(right, "standard error", (beyond[110], sign * error[110]), (4, away), va="baseline", color=INK)
+    low, top = right.get_ylim()
+    right.set_ylim(low, top + 0.1 * (top - low))  # room for a word
+    style.numbers(right.yaxis, 6, integer=True)
+    style.heading(right, f"{name}texts beyond x, less those of the law")
+    for axes in (left, right):
+        _mark_start(axes, tail.start)
 
 
 def _mark_start(axes: Axes, start: float) -> None:

@@ -15,8 +15,8 @@ from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.render import Renderer
 from sottovoce.papers.engine.results import Outcome, ResultStore
-from sottovoce.papers.popov2018.measures import PUBLIC, USERS
-from sottovoce.papers.popov2018.tables import by_gigabytes
+from sottovoce.papers.popov2018.measures import PUBLIC, USERS, tail_of
+from sottovoce.papers.popov2018.tables import by_gigabytes, figure_3
 from sottovoce.papers.popov2018.trials import (
     DELTAS,
     EXPERIMENTS,
@@ -34,6 +34,7 @@ from sottovoce.papers.popov2018.trials import (
 )
 from sottovoce.papers.registry import POPOV2018
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.draw.audits import draw_tail
 
 GPU, SMOKE = SIZES["gpu"], SIZES["smoke"]
 
@@ -75,8 +76,8 @@ def outcome(trial, texts, *, gained=0.8, seed=0, **facts):
     )
 
 
-def tail_facts(*, epsilon=0.67, rejected=1):
-    values = np.random.default_rng(0).exponential(1 / 16, 2000)
+def tail_facts(*, epsilon=0.67, rejected=1, alpha=16):
+    values = np.random.default_rng(0).exponential(1 / alpha, 2000)
     tail = fit_tail(values)
     pairs = [
         {
@@ -98,6 +99,11 @@ def tail_facts(*, epsilon=0.67, rejected=1):
         "log_ratios": sorted(values.tolist(), reverse=True)[: tail.texts // 2],
     }
     return {"texts": 30_000, "deltas": list(DELTAS), "pairs": pairs, "shown": shown}
+
+
+def save_tails(results, *seeds):
+    for seed, each in enumerate(seeds):
+        results.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), seed=seed, tails=each))
 
 
 def save_benchmark(results, rounds, last):
@@ -244,6 +250,88 @@ def test_tails_are_paretos_where_the_test_rejects_15_percent_at_most(printed, re
     texts_of["pairs"] = texts_of["pairs"][: 2 * pairs]  # both directions
     printed.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), tails=texts_of))
     assert verdicts(printed)["pareto"] == verdict
+
+
+def measured(results):
+    return {each.claim.name: each.finding.measured for each in POPOV2018.check_claims(results, GPU)[0]}
+
+
+def table(results, name, out):
+    return Renderer(POPOV2018, GPU, results, out).table(EXPERIMENTS[name])
+
+
+def test_tails_of_one_seed_are_shown_without_a_word_on_seeds(printed, tmp_path):
+    texts = measured(printed)
+    assert texts["pareto"] == "1 of 20 are rejected at 5 %"
+    assert texts["estimate"] == "0.67 at δ = 1e-4 (printed 0.67)"
+    pairs, epsilons = (table(printed, name, tmp_path) for name in ("table-3", "table-4"))
+    assert pairs.startswith("| pair | ")
+    assert "The test rejects 2 of 40 tails at 5 % (printed: 1 of 20)." in pairs
+    assert len(epsilons.splitlines()) == 2 + 4 + 2  # header, rows, note
+    assert "The largest of all pairs: an estimate" in epsilons
+    assert "seed" not in pairs + epsilons
+
+
+def test_tails_of_three_seeds_are_shown_together_and_one_by_one(printed, tmp_path):
+    others = [tail_facts(epsilon=0.5, rejected=0), tail_facts(epsilon=0.7, rejected=20)]
+    for facts in others:
+        for pair in facts["pairs"]:
+            pair["alpha"] = 99.0
+    save_tails(printed, tail_facts(), *others)
+    texts = measured(printed)
+    assert texts["pareto"] == "21 of 60 are rejected at 5 %, by seed 1, 0, 20"
+    assert texts["estimate"] == "0.70 at δ = 1e-4, by seed 0.67, 0.50, 0.70 (printed 0.67)"
+    pairs, epsilons = (table(printed, name, tmp_path) for name in ("table-3", "table-4"))
+    assert pairs.startswith("Pairs of the first of 3 seeds.\n\n| pair | ")
+    assert pairs.count("| θ |") == 20
+    assert "| 99 |" not in pairs
+    assert "The test rejects 42 of 120 tails at 5 %, by seed 2, 0, 40 (printed: 1 of 20)." in pairs
+    assert "| ε, texts of θ | 0.70 | 0.83 | 0.99 |" in epsilons
+    assert "| ε, texts of θ, by seed | 0.67, 0.50, 0.70 | 0.83, 0.83, 0.83 | 0.99, 0.99, 0.99 |" in epsilons
+    assert "| ε, both ways, of tails that are not rejected | 0.67 | 0.83 | 0.99 |" in epsilons
+    assert "not rejected, by seed | 0.67, 0.50, none | 0.83, 0.83, none | 0.99, 0.99, none |" in epsilons
+    assert "The largest of all pairs of 3 seeds, and of each seed alone" in epsilons
+
+
+def test_both_ways_count_in_their_rows_and_not_in_the_claim(printed, tmp_path):
+    seeds = [tail_facts(), tail_facts(), tail_facts()]
+    seeds[1]["pairs"][1] |= {"epsilons": [2.0, 2.5, 3.0], "rejected": True}  # over texts of θ'
+    save_tails(printed, *seeds)
+    epsilons = table(printed, "table-4", tmp_path)
+    assert "| ε, texts of θ | 0.67 | 0.83 | 0.99 |" in epsilons
+    assert "| ε, both ways | 2.00 | 2.50 | 3.00 |" in epsilons
+    assert "| ε, both ways, by seed | 0.67, 2.00, 0.67 | 0.83, 2.50, 0.83 | 0.99, 3.00, 0.99 |" in epsilons
+    assert "| ε, both ways, of tails that are not rejected | 0.67 | 0.83 | 0.99 |" in epsilons
+    assert verdicts(printed)["estimate"] == HOLDS
+
+
+@pytest.mark.parametrize(("rejected", "verdict"), [((4, 3, 2), HOLDS), ((2, 4, 4), FAILS)])
+def test_rejected_tails_are_counted_over_all_seeds(printed, rejected, verdict):
+    """At most 9 of 60, whatever the first seed says alone."""
+    save_tails(printed, *(tail_facts(rejected=each) for each in rejected))
+    assert verdicts(printed)["pareto"] == verdict
+
+
+@pytest.mark.parametrize(("largest", "verdict"), [((0.5, 0.6, 1.0), HOLDS), ((0.5, 0.6, 1.01), FAILS)])
+def test_no_seed_may_have_a_larger_estimate(printed, largest, verdict):
+    save_tails(printed, *(tail_facts(epsilon=each) for each in largest))
+    assert verdicts(printed)["estimate"] == verdict
+
+
+def test_figure_3_has_a_row_for_each_seed_with_a_tail(printed):
+    def drawn():
+        found = figure_3(GPU, printed)
+        return found and int.from_bytes(found[20:24])  # the height of a PNG
+
+    one = drawn()
+    assert figure_3(GPU, printed) == draw_tail(*tail_of(tail_facts()["shown"]))
+    save_tails(printed, tail_facts(), tail_facts(alpha=30), tail_facts(alpha=12))
+    assert drawn() == 3 * one
+    same = {**tail_facts(), "shown": None}  # models that do not differ
+    save_tails(printed, tail_facts(), same, tail_facts(alpha=12))
+    assert drawn() == 2 * one
+    save_tails(printed, same, same, same)
+    assert drawn() is None
 
 
 def test_what_was_not_run_cannot_be_told(tmp_path):
