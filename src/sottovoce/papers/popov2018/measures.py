@@ -15,6 +15,7 @@ from sottovoce.models.contract import LanguageModel
 from sottovoce.papers.engine.paper import FinishedRun
 from sottovoce.papers.engine.results import Curve, Facts
 from sottovoce.papers.popov2018.trials import DELTAS, SCALES
+from sottovoce.recipe import Recipe
 
 USERS, PUBLIC = "perplexity on users' text", "perplexity on public text"
 
@@ -56,8 +57,8 @@ def _measured(model: LanguageModel, store: Store) -> tuple[Evaluation, Facts]:
 
 def _tails(done: FinishedRun) -> Facts:
     """Both directions of every pair, and the larger half of the log ratios of the pair that Figure 3 shows."""
-    texts = SCALES[done.size.name].texts
-    found = fit_tails(done.run, leave_out=done.trial.leave_one_out, texts=texts)
+    texts, seed = SCALES[done.size.name].texts, Recipe.of(done.run).run.seed
+    found = fit_tails(done.run, leave_out=done.trial.leave_one_out, texts=texts, seed=seed)
     pairs = [
         one.summary(DELTAS[0]).to_json() | {"epsilons": [one.tail.epsilon(delta) for delta in DELTAS]} for one in found
     ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.render import Renderer
 from sottovoce.papers.engine.results import Outcome, ResultStore
+from sottovoce.papers.popov2018 import measures
 from sottovoce.papers.popov2018.measures import PUBLIC, USERS, tail_of
 from sottovoce.papers.popov2018.tables import by_gigabytes, figure_3
 from sottovoce.papers.popov2018.trials import (
@@ -399,3 +401,13 @@ def test_a_run_that_diverged_is_said_to_have(printed, tmp_path):
     assert "| diverged (265.1) |" in Renderer(POPOV2018, GPU, printed, tmp_path).render(EXPERIMENTS["table-1"])
     found = verdicts(printed)
     assert (found["forgetting"], found["plain learns"]) == (HOLDS, FAILS)
+
+
+def test_every_seed_leaves_out_users_and_draws_texts_of_its_own(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(measures, "fit_tails", lambda *given, seed, **more: seeds.append(seed) or [])
+    recipe = Recipe.load("popov2018")
+    for seed in (0, 3):
+        monkeypatch.setattr(Recipe, "of", lambda run, seed=seed: recipe.replace(run={"seed": seed}))
+        measures._tails(SimpleNamespace(run=None, trial=SimpleNamespace(leave_one_out=2), size=SMOKE))
+    assert seeds == [0, 3]
