@@ -126,6 +126,25 @@ def test_a_run_that_ends_sooner_than_planned_is_evaluated_where_it_ends(recipe, 
     assert result.evaluation is not None
 
 
+def test_a_run_that_is_refused_when_it_goes_on_is_evaluated_where_it_ended(recipe, tmp_path):
+    """A copy of it did all rounds that the budget allows."""
+    budget = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 6)], 1e-3, "rdp") * 1.001
+    settings = recipe.replace(privacy={"epsilon": budget}, run={"rounds": 6, "evaluate_every": 100})
+    run = sottovoce.train(settings, tmp_path / "run", stop=StopAfter(3)).path
+    shutil.copytree(run, tmp_path / "copy")
+    assert sottovoce.resume(tmp_path / "copy").ended == "finished"
+    before = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
+    result = sottovoce.resume(run)
+    assert (result.ended, result.round) == ("budget", 3)
+    assert result.evaluation is not None
+    lines = [json.loads(line) for line in (run / "record.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines if "evaluation" in line] == [3]
+    assert before == [{name: line[name] for name in line if name != "evaluation"} for line in lines]
+    written = (run / "record.jsonl").read_bytes()
+    assert sottovoce.resume(run).evaluation is not None
+    assert (run / "record.jsonl").read_bytes() == written
+
+
 def test_a_new_run_without_its_seals_is_refused(run):
     for path in (run / "secrets").glob("*.seal"):
         path.unlink()

@@ -346,6 +346,7 @@ class Training:
             self.notes.append(str(error))
             self._checkpoint()
             self._show_unseen(observer)
+            evaluation = self._evaluate_last() or evaluation
         statement = self._finish()
         if evaluation is None:  # a run that had nothing left to do: as its record has it
             found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
@@ -380,12 +381,32 @@ class Training:
 
     def _evaluate_if_due(self) -> Evaluation | None:
         done, settings = self.state.round, self.recipe.run
-        rows = evaluated_users(self.recipe, self.test)
-        if self.test is None or not rows:
+        if not evaluated_users(self.recipe, self.test):
             return None
         if done % settings.evaluate_every and done != self._rounds_planned and self.payments.goes_on(done):
             return None
-        return evaluate(self._model, self.test, rows)
+        return self._evaluate()
+
+    def _evaluate_last(self) -> Evaluation | None:
+        """Of a run that ends here, where its last round was not known to be the last: its line gets the evaluation."""
+        record = self.run_folder.record
+        line = next((line for line in record.read() if line["round"] == self.state.round), None)
+        if line is None or "evaluation" in line or not evaluated_users(self.recipe, self.test):
+            return None
+        evaluation = self._evaluate()
+        record.replace({**line, **self._measured(evaluation)})
+        return evaluation
+
+    def _evaluate(self) -> Evaluation:
+        assert self.test is not None
+        return evaluate(self._model, self.test, evaluated_users(self.recipe, self.test))
+
+    def _measured(self, evaluation: Evaluation) -> Json:
+        """What the record says of an evaluation."""
+        measured: Json = {"evaluation": of_held_out(evaluation.to_json())}
+        if self.context.also_evaluate_on is not None:
+            measured["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
+        return measured
 
     @property
     def _repeatable(self) -> bool:
@@ -419,9 +440,7 @@ class Training:
             "noise_std": self.assembly.algorithm.mechanism.noise_std(self.state.round, clip_norms)[0],
         }
         if evaluation:
-            entry["evaluation"] = of_held_out(evaluation.to_json())
-            if self.context.also_evaluate_on is not None:
-                entry["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
+            entry |= self._measured(evaluation)
         diagnostics = played.diagnostics()
         self.run_folder.diagnostics.append({"round": self.state.round, **diagnostics, "seconds": seconds})
         return entry, diagnostics.get("loss")

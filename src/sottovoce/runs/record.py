@@ -73,6 +73,11 @@ class Lines:
                 raise DamagedRun(f"line {number} of {self.path} is damaged; put the file back, or remove it") from None
         return entries
 
+    def replace(self, entry: Json) -> None:
+        """Write the line of a round anew."""
+        lines = [entry if line["round"] == entry["round"] else line for line in self.read()]
+        write_aside(self.path, as_lines(lines), private=self._private)
+
     def keep_up_to(self, round_number: int) -> None:
         """Remove the rounds after a checkpoint: they are done, and written, again."""
         if self.path.exists():
