@@ -83,6 +83,24 @@ def plain_number(value: float) -> str:
     return short_exponent(f"{value:g}")
 
 
+def plural(count: float, one: str, more: str = "") -> str:
+    """The word for a count: `one` for 1, else `more`, by default `one` with an s.
+
+    >>> f"1 {plural(1, 'user')}, 20 {plural(20, 'user')}, 0 {plural(0, 'person', 'people')}"
+    '1 user, 20 users, 0 people'
+    """
+    return one if count == 1 else more or f"{one}s"
+
+
+def count_of(count: int, one: str, more: str = "") -> str:
+    """A count with its word.
+
+    >>> count_of(1, "user"), count_of(4000, "user"), count_of(1, "round is", "rounds are")
+    ('1 user', '4,000 users', '1 round is')
+    """
+    return f"{count:,} {plural(count, one, more)}"
+
+
 def short_exponent(number: str) -> str:
     """1e-5 for 1e-05."""
     return re.sub(r"(?<=\de)(?:\+0?|(-)0)(?=\d)", r"\1", number)

@@ -19,7 +19,7 @@ from scipy import special, stats
 
 from sottovoce.audit.bounds import CONFIDENCE, at_most
 from sottovoce.audit.results import AttackResult, Rate
-from sottovoce.errors import SettingError, SottoError
+from sottovoce.errors import SettingError, SottoError, count_of
 
 RATES = (0.001, 0.01)  # of false alarms: an attack that is right about few, but sure of them, is one too
 FEWEST = 5  # users on either side
@@ -132,7 +132,7 @@ def _moments(losses: np.ndarray, some: np.ndarray) -> tuple[np.ndarray, float]:
 
 def check_users(inside: int, outside: int) -> None:
     if min(inside, outside) < FEWEST:
-        found = f"{inside} users to train on and {outside} held out have any text"
+        found = f"{count_of(inside, 'user')} to train on and {outside} held out have any text"
         raise SottoError(f"{found}; an attack needs {FEWEST} of each: prepare the store with --test-users 0.1")
 
 

@@ -14,7 +14,7 @@ from sottovoce import accounting
 from sottovoce.accounting.events import MOST_EXAMPLES
 from sottovoce.bases import NO_BASE
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError, plain_number
+from sottovoce.errors import SottoError, count_of, plain_number, plural
 from sottovoce.local.update import rehearsed
 from sottovoce.models.lora import Survey, starred
 from sottovoce.privacy.clipping import CLIPS
@@ -515,11 +515,12 @@ def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: in
     if recipe.federation.aggregation == "masked" and devices > MOST_MASKED:
         yield f"a masked sum is over {MOST_MASKED:,} devices at most, and {devices:,} are registered; use 'plain'"
     if recipe.federation.survivors > devices:
-        there = f"the {devices} devices registered: no round would be unmasked"
+        there = f"the {count_of(devices, 'device')} registered: no round would be unmasked"
         yield f"federation.survivors={recipe.federation.survivors} is more than {there}; lower it"
     if recipe.federation.aggregation == "masked" and made_by_server > recipe.federation.colluding:
-        many = f"federation.colluding={recipe.federation.colluding}, and the server made the keys of {made_by_server}"
-        yield f"{many} devices, so could sign for them: rekey these (`sotto federate key` and `rekey`), or raise it"
+        many = f"federation.colluding={recipe.federation.colluding}, and the server made the keys of"
+        many += f" {count_of(made_by_server, 'device')}, so could sign for {plural(made_by_server, 'it', 'them')}"
+        yield f"{many}: rekey these (`sotto federate key` and `rekey`), or raise it"
     yield from silo_rules(recipe, max(registered, default=0))
 
 

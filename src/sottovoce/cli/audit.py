@@ -12,7 +12,7 @@ import cyclopts
 
 from sottovoce.cli.display import least_epsilon, print_json, print_rows, progress_of_steps, shown_epsilon
 from sottovoce.cli.options import Json, Run, Strings, log, option
-from sottovoce.errors import SottoError, plain_number
+from sottovoce.errors import SottoError, count_of, plain_number, plural
 from sottovoce.files import Facts
 
 if TYPE_CHECKING:
@@ -202,7 +202,8 @@ def _print_canaries(found: results.CanariesResult) -> None:
         at = f"at δ = {plain_number(found.delta)}"
         rows = [_guesses_row(source, guesses) for source, guesses in one_run.attacks.items()]
         print_rows(f"Guesses about {one_run.canaries:,} canary users, each in or out by a coin", rows)
-        print(f"claimed: ε <= {shown_epsilon(found.claimed)} {at}, for the {found.round} rounds that were done")
+        done = count_of(found.round, "round that was", "rounds that were")
+        print(f"claimed: ε <= {shown_epsilon(found.claimed)} {at}, for the {done} done")
         print(
             f"shown:   ε >= {least_epsilon(one_run.shown)} {at}, at {found.confidence:g} confidence; perfect guesses "
             f"would show {one_run.rounds.most:.3g}"
@@ -243,7 +244,7 @@ def _print_tails(found: results.TailsResult) -> None:
     else:
         print("proved:    nothing; this run has no guarantee, and ε is infinite")
     if found.rejected:
-        tails = f"{found.rejected} of {len(found.pairs)} tails are not Pareto's"
+        tails = f"{found.rejected} of {len(found.pairs)} tails {plural(found.rejected, 'is', 'are')} not Pareto's"
         print(f"{tails} (p-value below {found.level:g}): their ε means little")
     print(found.about)
 
@@ -264,7 +265,8 @@ def _print_membership(found: results.MembershipResult) -> None:
         rates = " and ".join(f"{rate:.1%}" for rate in few)
         out = f"{found.out_users:,} out users are too few for false alarms of {rates}"
         print(f"{out}: there, users are found who score above all of them")
-    print(f"each user joined {found.rounds_a_user:.3g} rounds on average")
+    joined = f"{found.rounds_a_user:.3g}"
+    print(f"each user joined {joined} {plural(float(joined), 'round')} on average")
 
 
 def _attack_row(attack: results.AttackResult) -> dict[str, str]:

@@ -9,6 +9,7 @@ import cyclopts
 
 from sottovoce.cli.display import gentle_stop, print_json, print_table, progress_of_rounds
 from sottovoce.cli.options import Json, option
+from sottovoce.errors import count_of
 
 app = cyclopts.App(name="base", help="Models of public text, from which private training starts.", help_on_error=False)
 
@@ -36,7 +37,8 @@ def train(
     if json:
         return print_json({"out": str(out), **done.base.to_json()})
     scores = {"top-1, perplexity on text held out": f"{done.base.top1:.2%}, {done.base.perplexity:.4g}"}
-    recited = {"longest passage of its text that it recites": f"{done.base.longest_recited} words"}
+    recites = done.base.longest_recited
+    recited = {} if recites is None else {"longest passage of its text that it recites": count_of(recites, "word")}
     print_table(f"Base {out}", {"tokens": f"{done.base.tokens:,}", **scores, **recited})
     words = (out / "vocabulary.txt").is_file()
     tokens = f"--vocabulary {out / 'vocabulary.txt'}" if words else f"--tokenizer {out / 'tokenizer.json'}"

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
 from sottovoce.cli.options import Json, Model, option
-from sottovoce.errors import plain_number
+from sottovoce.errors import count_of, plain_number
 from sottovoce.files import Json as JsonObject
 
 
@@ -49,7 +49,7 @@ def _rows(manifest: JsonObject, out: Path) -> dict[str, str]:
         accuracy = "not measured: no held-out users at hand, or they paid for a private accuracy"
         if smaller["top1"] is not None:
             scores = f"{smaller['top1']:.2%}, {smaller['top1_float32']:.2%}"
-            accuracy = f"{scores} (about {smaller['users']} held-out users)"
+            accuracy = f"{scores} (about {count_of(smaller['users'], 'held-out user')})"
         rows["top-1 with 8 bits, float32"] = accuracy
     words = "public text only" if privacy.get("trained_on") == "public" else "not private"
     if privacy["private"]:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from sottovoce.cli.display import gentle_stop, print_json, print_rows, print_table, progress_of_rounds
 from sottovoce.cli.options import ContextValues, Flag, Json, Out, Recipe, Settings, log, option
 from sottovoce.cli.train import Yes, confirm, end_declined, end_stopped, print_result, way_on
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 
 if TYPE_CHECKING:
     from sottovoce.commands.train import RunResult
@@ -275,7 +275,7 @@ def pseudonyms(
     from sottovoce.commands.federate_homes import write_pseudonyms
 
     users = write_pseudonyms(data, key, out, name, new_key=new_key)
-    print(f"{out}: pseudonyms of {users:,} users; give it to every other silo, and not to the server")
+    print(f"{out}: pseudonyms of {count_of(users, 'user')}; give it to every other silo, and not to the server")
     if new_key:
         print(f"carry {key} to every other silo by hand; who has it can ask whether a person is in a file")
 

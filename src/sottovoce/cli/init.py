@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from sottovoce.cli.display import print_json
 from sottovoce.cli.options import Json, log, option
+from sottovoce.errors import count_of
 
 
 def init(
@@ -39,6 +40,6 @@ def init(
         log(f"note: {note}")
     if out is None:
         return print(made.text, end="")
-    print(f"wrote {out}: {made.users:,} people declared")
+    print(f"wrote {out}: {count_of(made.users, 'person', 'people')} declared")
     print(f"to try it for free, on synthetic people: sotto practice {out} --out TRIAL")
     return print(f"next: sotto plan {out}, then sotto train {out} --out RUN")

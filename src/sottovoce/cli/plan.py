@@ -13,7 +13,7 @@ from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
 from sottovoce.cli.train import shorter
-from sottovoce.errors import SottoError, plain_number
+from sottovoce.errors import SottoError, count_of, plain_number, plural
 from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
 def _print_grid(name: str, made: Grid) -> None:
     from sottovoce.planning.expectation import CHECKED
 
-    about = f"{made.users:,} users, {made.rounds:,} rounds, δ = {plain_number(made.delta)}"
+    about = f"{count_of(made.users, 'user')}, {count_of(made.rounds, 'round')}, δ = {plain_number(made.delta)}"
     rows = [_choice_row(choice, made) for choice in made.choices]
     columns = [column for column in rows[0] if any(row[column] not in ("", "–") for row in rows)]
     print_rows(f"{name}: {about}", [{column: row[column] for column in columns} for row in rows])
@@ -257,10 +257,11 @@ def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
 def _print_plan(made: Plan) -> None:
     from sottovoce.privacy.sampling import SAMPLERS
 
-    takes_part = f"{made.device_rounds_expected:.3g} rounds on average"
+    expected = f"{made.device_rounds_expected:.3g}"
+    takes_part = f"{expected} {plural(float(expected), 'round')} on average"
     if not SAMPLERS[made.sampling].amplifies:
         pays = "" if made.sensitivity is not None else ", and pays for as many"
-        takes_part = f"at most {made.device_rounds_most:,} rounds{pays}"
+        takes_part = f"at most {count_of(made.device_rounds_most, 'round')}{pays}"
     rows = {
         **_epsilon_rows(made.epsilons, made.relation, made.epsilon_replaced),
         "noise multiplier z": shown_epsilon(made.noise_multiplier, 6),
@@ -352,10 +353,10 @@ def _print_trained(parts: list[TrainedPart] | None) -> None:
 def _drawn(made: Plan) -> dict[str, str]:
     if made.example_rate is None or made.examples is None:
         return {"users in a round": f"{made.cohort:,} of {made.users:,} (q = {made.user_rate:.3g})"}
-    places = made.users * (made.examples_per_user or 1)
+    places, examples = made.users * (made.examples_per_user or 1), plural(made.examples_per_user or 1, "example")
     return {
         "examples in a round": f"{made.cohort:,} of {places:,} places (rate {made.example_rate:.3g})",
-        "of one user, at most": f"{made.examples_per_user:,} examples of {made.users:,} users",
+        "of one user, at most": f"{made.examples_per_user:,} {examples} of {made.users:,} users",
         "gradients in all": f"{made.rounds * made.examples:,.0f}",
     }
 

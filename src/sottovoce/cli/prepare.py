@@ -23,7 +23,7 @@ from sottovoce.cli.options import (
     log,
     option,
 )
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 
 if TYPE_CHECKING:
     from sottovoce.data.corpus import Dump
@@ -287,7 +287,8 @@ def _reading_progress(
 
 def _print_found(facts: Mapping[str, Any]) -> None:
     print(
-        f"private vocabulary: {facts['words_found']:,} words that about {facts['threshold']:,} users or more brought; "
+        f"private vocabulary: {count_of(facts['words_found'], 'word')} that about "
+        f"{facts['threshold']:,} users or more brought; "
         f"ε = {shown_epsilon(facts['epsilon'], 6)} at δ = {facts['delta']:g} is charged to the store"
     )
     if not facts["words_found"]:

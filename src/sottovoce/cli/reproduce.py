@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from sottovoce.cli.display import gentle_stop, print_json, progress_of_rounds
 from sottovoce.cli.options import Flag, Json, Paths, option
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 from sottovoce.files import Json as JsonObject
 
 if TYPE_CHECKING:
@@ -149,7 +149,9 @@ def _list(name: str | None, what: What, *, json: bool) -> None:
         print(f"{paper['paper']}: {paper['title']}\n")
         for row in paper["experiments"]:
             runs, updates = row["runs"], row["user_updates"]
-            costs = " · ".join(f"{size}: {runs[size]} runs, {updates[size]:,} user updates" for size in runs)
+            costs = " · ".join(
+                f"{size}: {count_of(runs[size], 'run')}, {updates[size]:,} user updates" for size in runs
+            )
             print(f"{row['name']:<16}{row['title']}\n{'':<16}{row['shows']}")
             print(f"{'':<16}{costs if runs['gpu'] else 'no runs'}\n")
     print("Settings that several of them share are run once.")
@@ -160,10 +162,10 @@ def _list_missing(rows: Sequence[MissingRuns], *, json: bool) -> None:
         print_json({"claims": [dict(row) for row in rows]})
         return
     for row in rows:
-        print(f"{row['says']}\n    {len(row['runs'])} runs, {row['seconds']:,.0f} s")
+        print(f"{row['says']}\n    {count_of(len(row['runs']), 'run')}, {row['seconds']:,.0f} s")
         print("".join(f"    {name}\n" for name in row["runs"]))
     runs, seconds = sum(len(row["runs"]) for row in rows), sum(row["seconds"] for row in rows)
-    print(f"{runs} runs in all, {seconds:,.0f} s if each takes as long as before.")
+    print(f"{count_of(runs, 'run')} in all, {seconds:,.0f} s if each takes as long as before.")
 
 
 def _costs(paper: Paper, what: What) -> JsonObject:

@@ -25,7 +25,7 @@ from sottovoce.cli.display import (
     shown_epsilon,
 )
 from sottovoce.cli.options import ALONE, Flag, Json, Processes, Recipe, Settings, log, option
-from sottovoce.errors import LostProcess, SottoError, plain_number
+from sottovoce.errors import LostProcess, SottoError, count_of, plain_number, plural
 from sottovoce.files import as_json
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
 def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
     """What a run starts from, how long it will take, what is expected of it, and what does not fit together."""
     show(f"starts from: {forecast.start}")
-    work = f"rounds of about {forecast.cohort:g} {forecast.sampled}"
+    joining = plural(forecast.cohort, forecast.sampled.removesuffix("s"))
+    work = f"{plural(forecast.rounds_asked, 'round')} of about {forecast.cohort:g} {joining}"
     if forecast.rounds < forecast.rounds_asked:
         work = f"{forecast.rounds:,} of {forecast.rounds_asked:,} {work}: the budget is spent then"
     else:
@@ -221,7 +222,8 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
             rows["ε"] += " for all planned rounds"
             paid = ""
             if (ahead := result.rounds_paid - result.round) > 0:
-                paid = f", for {result.rounds_paid} rounds that are paid, {ahead} of them to be played again"
+                rounds = count_of(result.rounds_paid, "round that is", "rounds that are")
+                paid = f", for {rounds} paid, {ahead} of them to be played again"
             rows["ε spent so far"] = f"{shown_epsilon(statement.epsilon_spent)}{paid} (stopping for good saves nothing)"
         rows["ε of the store, all runs"] = shown_epsilon(statement.epsilon_store) + other_relation(statement)
     if scores:

@@ -15,7 +15,7 @@ from sottovoce.commands.report import report_run
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.commands.train import Observer, RunResult, Stop, never, train
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError, plain_number
+from sottovoce.errors import SottoError, count_of, plain_number
 from sottovoce.planning.plan import make_plan
 from sottovoce.recipe import Recipe
 
@@ -54,7 +54,7 @@ def run_demo(
     store = out / "store"
     out.mkdir(parents=True, exist_ok=True)
     summary = prepare_demo(store, int(recipe.data.store.removeprefix("demo:")))
-    log(f"prepare  {summary.train_users:,} users to train on, {summary.test_users:,} held out")
+    log(f"prepare  {count_of(summary.train_users, 'user')} to train on, {summary.test_users:,} held out")
     recipe = recipe.replace(data={"store": str(store)})
     plain = recipe.replace(privacy={"mode": "none", "clipping": "none", "estimator": "true_average"})
     results = []

@@ -13,7 +13,7 @@ from sottovoce.commands.new_run import Given
 from sottovoce.commands.train import Observer, RunResult, Stop, never, resume, train
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import load_tokenizer
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 from sottovoce.federation import keys, roster
 from sottovoce.federation.device import Device, own_secret
 from sottovoce.federation.limits import Limits, Participation, read_json
@@ -187,10 +187,13 @@ def connected(found: Roster, serving: Serving, stop: Stop) -> Iterator[Coordinat
     from sottovoce.federation.flower.superlink_server import SuperLinkServer
 
     if serving.at_least > len(found.members):
-        raise SottoError(f"--at-least {serving.at_least} is more than the {len(found.members)} devices registered")
+        raise SottoError(
+            f"--at-least {serving.at_least} is more than the {count_of(len(found.members), 'device')} registered"
+        )
     left = keys.days_left(found.keys / keys.SERVER, "make new ones with `sotto federate renew`")
     if left < keys.SOON_DAYS:
-        serving.notify(f"the certificate of {found.path} ends in {left} days; make another with `sotto federate renew`")
+        ends = f"the certificate of {found.path} ends in {count_of(left, 'day')}"
+        serving.notify(f"{ends}; make another with `sotto federate renew`")
     with _link_folder(found) as folder, SuperLinkServer(found, folder, serving, stop) as transport:
         yield Coordinator(found, transport, serving.seconds)
 

@@ -39,7 +39,7 @@ from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, prepare_demo
 from sottovoce.commands.train import RunResult, Stop, never, train
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 from sottovoce.federation.device import for_this_machine
 from sottovoce.federation.flower.subprocesses import Child, free_port
 from sottovoce.federation.messages import Contribution, read_answer, unpack
@@ -78,7 +78,8 @@ def run_federation_demo(
         name: prepare_demo(stores[name], users // len(SILOS), seed=seed).train_users for name, seed in SILOS.items()
     }
     prepare_demo(out / "held-out", 400, seed=len(SILOS) + 1)
-    notify(f"prepare  {', '.join(f'{name} with {count:,} users' for name, count in shares.items())}")
+    silos = [f"{name} with {count_of(count, 'user')}" for name, count in shares.items()]
+    notify(f"prepare  {', '.join(silos)}")
     roster, folders = _enrolled(out, shares)
     notify(f"create   a federation at {roster.server}; each silo made its own key")
     notify(f"         the list of members, which owners compare: {federation_members(folders[WATCHED]).fingerprint}")

@@ -18,7 +18,7 @@ from sottovoce.commands.initial_model import Start
 from sottovoce.data.examples import example_rows
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import last_typed
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 from sottovoce.evaluation.prediction import evaluate, users_at_once
 from sottovoce.federation.roster import is_federation
 from sottovoce.files import Facts
@@ -158,7 +158,7 @@ def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
         found = coarse_count(example_rows(store, length, most).with_text)
         if not 0.5 < found / weight < 2:
             yield (
-                f"the store has about {found:,} examples with text, and {weight:,.0f} are declared "
+                f"the store has about {count_of(found, 'example')} with text, and {weight:,.0f} are declared "
                 f"(privacy.total_weight, or users · examples_per_user): steps will be {found / weight:.2g} times as "
                 f"long as they should be; correct privacy.total_weight, or take the store that was meant"
             )
@@ -168,9 +168,9 @@ def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
         return
     joining = coarse_count(round(cohort * people / declared))
     yield (
-        f"the store has about {people:,} users to train on, and privacy.users declares {declared:,}: a round will "
-        f"have about {joining:,} users, not {cohort:g}, with the noise for {cohort:g}; correct "
-        f"privacy.users, or take the store that was meant"
+        f"the store has about {count_of(people, 'user')} to train on, and privacy.users declares "
+        f"{declared:,}: a round will have about {count_of(joining, 'user')}, not {cohort:g}, with the noise "
+        f"for {cohort:g}; correct privacy.users, or take the store that was meant"
     )
 
 

@@ -13,7 +13,7 @@ from sottovoce.build.assembly import filled_model, model_settings
 from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import find_tokenizer, option_of
-from sottovoce.errors import SettingError, SottoError, plain_number
+from sottovoce.errors import SettingError, SottoError, count_of, plain_number
 from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
 
@@ -73,7 +73,7 @@ class FirstRecipe:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        return f"<FirstRecipe: {self.users:,} users declared, {len(self.notes)} notes>"
+        return f"<FirstRecipe: {count_of(self.users, 'user')} declared, {count_of(len(self.notes), 'note')}>"
 
 
 def write_recipe(
@@ -209,7 +209,8 @@ def _notes(people: Store, declared: int, start: _Start) -> list[str]:
     low, high = MEASURED
     notes = []
     if declared < low:
-        notes.append(f"{declared:,} people are few: settings were measured for {low:,} to {high:,}; expect little")
+        few = f"{count_of(declared, 'person is', 'people are')} few"
+        notes.append(f"{few}: settings were measured for {low:,} to {high:,}; expect little")
     if declared > high:
         notes.append(f"settings were measured for {low:,} to {high:,} people; with {declared:,}, more rounds pay")
     elif declared >= MANY:

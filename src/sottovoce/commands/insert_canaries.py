@@ -10,7 +10,7 @@ from sottovoce.audit.canaries import Registry, choose
 from sottovoce.audit.one_run import CanaryScorer, draw_membership
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun
+from sottovoce.errors import DamagedRun, count_of
 from sottovoce.files import Json
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import Checkpoint
@@ -64,5 +64,6 @@ def saved_canary_scores(saved: Checkpoint) -> np.ndarray:
 def notes_of(scorer: CanaryScorer, store: Store, declared: int) -> list[str]:
     """What the owner should know before training."""
     canaries = scorer.everyone.users - store.users
-    note = f"{canaries:,} canary users train with {declared:,} declared ones, and the model will learn their words"
+    train = count_of(canaries, "canary user trains", "canary users train")
+    note = f"{train} with {count_of(declared, 'declared one')}, and the model will learn their words"
     return [f"{note}; for a model to release, insert fewer"] if canaries > MANY * declared else []

@@ -16,7 +16,7 @@ from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import load_run, open_users
 from sottovoce.commands.stores import held_out_users, store_is_gone
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, SettingError, SottoError
+from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of
 from sottovoce.evaluation.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
 from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded
 from sottovoce.files import Facts, pretty, read_sealed, sealed, write_aside
@@ -167,7 +167,7 @@ def _read(file: Path, ledger: StoreLedger) -> PrivateAccuracy:
     kept = sum(_accuracy_in(each).terms.event == accuracy.terms.event for each in _kept(file.parent))
     charged = dict(ledger.spent_on_held_out()).get(accuracy.terms.event, 0)
     if charged < kept:
-        lacking = f"{ledger.path} has {charged} charges for the {kept} answers like {file.name}"
+        lacking = f"{ledger.path} has {count_of(charged, 'charge')} for the {count_of(kept, 'answer')} like {file.name}"
         raise DamagedRun(f"{lacking}; put the ledger back that belongs to this store")
     return accuracy
 

@@ -17,7 +17,7 @@ from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.release_folder import Publication, ReleaseFolder, store_ledger
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.tokenizer_files import load_tokenizer
-from sottovoce.errors import DamagedRun, SettingError, SottoError, plain_number
+from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
 from sottovoce.files import Facts, made_aside
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
@@ -162,12 +162,12 @@ def run_faults(run: RunFolder) -> Iterator[str]:
     if ledger.rounds < rounds:
         yield f"the ledger has no entry for round {ledger.rounds + 1}, and the model is of round {rounds}"
     if statement.charges != len(ledger.entries):
-        yield f"the statement counts {statement.charges} charges, and the ledger has {len(ledger.entries)}"
+        yield f"the statement counts {count_of(statement.charges, 'charge')}, and the ledger has {len(ledger.entries)}"
     people = store_ledger(run, recipe)
     # A round that another charge covers was paid for with that one.
     paid = [(event, count) for event, count in ledger.spent() if not isinstance(event, Covered)]
     if missing := total_of(paid) - total_of(people.spent(statement.run)):
-        lacking = f"{missing.total()} of the run's {len(ledger.entries)} charges"
+        lacking = f"{missing.total()} of the run's {count_of(len(ledger.entries), 'charge')}"
         yield f"{people.path} lacks {lacking}: its people were not asked to pay for them"
     if statement.charged_to_store != sum(count for _, count in people.spent(statement.run)):
         yield f"privacy.json is out of date: another copy of the run was charged for since; {again}"

@@ -25,7 +25,7 @@ from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_ca
 from sottovoce.commands.live_line import Progress, live_line
 from sottovoce.commands.new_run import Context, Given, Opened, Stop, begin, check_also, never, open_run, save_state
 from sottovoce.commands.stores import TURNS_BY_PLACE
-from sottovoce.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError
+from sottovoce.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.files import Json, explain_full_disk, to_json_number
 from sottovoce.models.contract import LanguageModel, parameter_count
@@ -77,7 +77,8 @@ class RunResult:
 
     def __repr__(self) -> str:
         measured = f", top-1 {self.evaluation.top1:.2%}" if self.evaluation else ""
-        rounds = f"{self.round} of {self.statement.rounds_planned} rounds, {self.ended}"
+        planned = self.statement.rounds_planned
+        rounds = f"{self.round} of {count_of(planned, 'round')}, {self.ended}"
         return f"<Run {self.path}: {rounds}, {self.statement.short}{measured}>"
 
     def _repr_html_(self) -> str:
@@ -197,8 +198,8 @@ class Training:
         self.watch = canary_scorer(run, header, self.assembly, self.store, secrets)
         if not isinstance(self.assembly.strategy, Central) and not 0.5 < users / declared < 2:
             self.notes.append(
-                f"note for the owner: the store has {users:,} users to train on, and the recipe declares {declared:,}; "
-                f"cohorts are {users / declared:.2g} times as large as declared"
+                f"note for the owner: the store has {count_of(users, 'user')} to train on, and the recipe "
+                f"declares {declared:,}; cohorts are {users / declared:.2g} times as large as declared"
             )
         if self.watch is not None:
             self.notes += notes_of(self.watch, self.store, declared)

@@ -22,7 +22,7 @@ from sottovoce.accounting import (
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.accounting.events import ADDED, REPLACED, CorrelatedGaussian, Sampled
 from sottovoce.commands import verify_files
-from sottovoce.errors import SettingError, SottoError, plain_number
+from sottovoce.errors import SettingError, SottoError, count_of, plain_number
 from sottovoce.evaluation import private_accuracy
 from sottovoce.evaluation.private_accuracy import Terms
 from sottovoce.files import Facts, read_sealed, sha256_of
@@ -306,7 +306,8 @@ def _label_faults(statement: Statement) -> Iterator[str]:
     counts = {name: getattr(statement, name) for name in ("charges", "charged_again", "charged_elsewhere")}
     yield from (f"{name} is {count}, below 0" for name, count in counts.items() if count < 0)
     if not 0 <= statement.rounds_done <= statement.rounds_planned or statement.rounds_planned < 1:
-        yield f"{statement.rounds_done} rounds were done of {statement.rounds_planned} that were planned"
+        done = count_of(statement.rounds_done, "round was", "rounds were")
+        yield f"{done} done of {statement.rounds_planned} planned"
 
 
 def _charges(path: Path) -> tuple[str, Spent]:
@@ -332,7 +333,8 @@ def _recipe_faults(found: _Evidence) -> Iterator[str]:
     if not statement.delta * users < 1 and not recipe.privacy.allow_large_delta:
         yield f"δ = {plain_number(statement.delta)} is not below 1/users = {1 / users:.2g}: it is too large"
     if statement.rounds_planned > recipe.run.rounds:
-        yield f"{statement.rounds_planned} rounds are planned, and by {found.source} there are {recipe.run.rounds}"
+        planned = f"{count_of(statement.rounds_planned, 'round is', 'rounds are')} planned"
+        yield f"{planned}, and by {found.source} {recipe.run.rounds}"
     elif more := has_room(statement, recipe, derive(statement, recipe)):
         limit = recipe.privacy.epsilon
         # By the accountant that the run was stopped by, which may be a looser one.
@@ -391,7 +393,8 @@ def _again_faults(found: _Evidence) -> Iterator[str]:
     paid = sum(count for event, count in found.spent if not isinstance(event, ThresholdedHistogram))
     due = sum(count for _, count in derived.events(max(statement.rounds_done, 1)))
     if paid < due + again:
-        yield f"it has {paid} charges, fewer than the {due} of the rounds done and the {again} that were paid again"
+        has = f"it has {count_of(paid, 'charge')}"
+        yield f"{has}, fewer than the {due} of the rounds done and the {again} that were paid again"
     more = with_one_more(statement, found.spent, derived) if found.source == RECIPE else None
     limit = recipe.privacy.epsilon
     if more is None:
@@ -422,7 +425,8 @@ def _example_faults(statement: Statement, spent: Spent) -> Iterator[str]:
         yield "examples are sampled in its charges or in the statement, and not in both"
     for event in events:
         if most is not None and event.examples_per_user < most:
-            yield f"it charges {event.examples_per_user} examples of a user, and the statement declares {most}"
+            examples = f"{count_of(event.examples_per_user, 'example')} of a user"
+            yield f"it charges {examples}, and the statement declares {most}"
         if declared.example_rate is not None and not event.example_rate >= declared.example_rate * (1 - _ROUNDING):
             shown = f"{event.example_rate:g}, and the statement declares {declared.example_rate:g}"
             yield f"it charges a rate of examples of {shown}"
@@ -436,7 +440,7 @@ def _silo_faults(statement: Statement, spent: Spent) -> Iterator[str]:
         drawn = sampled and event.sampling == "poisson" and event.user_rate < 1
         charged = (event.silos or 1) if isinstance(event, SampledSilos | SampledSkellam) else 1
         if (drawn or isinstance(event, SampledSilos)) and charged < most:
-            yield f"it charges {charged} silos of a person, and the statement declares {most}"
+            yield f"it charges {count_of(charged, 'silo')} of a person, and the statement declares {most}"
 
 
 def _correlation_faults(statement: Statement, spent: Spent) -> Iterator[str]:
@@ -554,7 +558,8 @@ def _against_server(statement: Statement, spent: Spent) -> Check:
         return Check(name, FAILED, f"it cannot be computed ({why})")
     if not found <= claimed * (1 + _ROUNDING):
         return Check(name, FAILED, f"ε = {shown} is claimed, and it comes to {accounting.rounded_up(found, 4)}")
-    most = f"{devices.participations} rounds, {devices.survivors} survivors, {devices.colluding} colluding"
+    rounds = count_of(devices.participations, "round")
+    most = f"{rounds}, {devices.survivors} survivors, {devices.colluding} colluding"
     return Check(name, PASSED, f"ε = {shown} follows from what is declared: {most}")
 
 
@@ -612,7 +617,7 @@ def _late_faults(statement: Statement) -> Iterator[str]:
     if statement.mechanism.adaptive is not None:
         yield "answers enter a later round, whose clip norm adapts: they were clipped before it was known"
     if not 0 < found.staleness < max(statement.rounds_planned, 2):
-        yield f"answers are up to {found.staleness} rounds late, and it plans {statement.rounds_planned}"
+        yield f"answers are up to {count_of(found.staleness, 'round')} late, and it plans {statement.rounds_planned}"
 
 
 def _follows(statement: Statement) -> str:

@@ -84,7 +84,7 @@ def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterat
         yield f"card.json has {card.get('rounds')!a} rounds, and the statement {statement.rounds_done}"
     last = max((line["round"] for line in release.record.read()), default=0)
     if last > statement.rounds_done:
-        yield f"{_RECORD} has round {last}, and the statement {statement.rounds_done} rounds"
+        yield f"{_RECORD} has round {last}, and the statement ends after round {statement.rounds_done}"
 
 
 def exact_figures(release: RunFolder) -> Iterator[str]:

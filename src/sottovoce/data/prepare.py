@@ -22,7 +22,7 @@ from sottovoce.data.splits import SplitCounts, Splits
 from sottovoce.data.store import DECLARED, FORMAT, SHARDED, SPLITS, Store, VocabularySource, write_facts
 from sottovoce.data.tokenizer import Tokenizer, wide_tokens
 from sottovoce.data.tokenizer_files import save_tokenizer
-from sottovoce.errors import SettingError, SottoError
+from sottovoce.errors import SettingError, SottoError, count_of, plural
 from sottovoce.files import Facts, made_aside
 
 PREPARATION_FILE = "preparation.json"
@@ -62,25 +62,27 @@ class PreparationSummary(Facts):
     records_with_context: int | None = None  # None: nothing was to be known of writers
 
     def __repr__(self) -> str:
-        users = f"{self.train_users:,} users to train on, {self.test_users:,} held out"
+        users = f"{count_of(self.train_users, 'user')} to train on, {self.test_users:,} held out"
         unknown = "" if self.unknown_rate is None else f", {self.unknown_rate:.1%} unknown"
-        about = f"{users}, {self.tokens_kept:,} tokens{unknown}"
-        return f"<PreparationSummary: {about}, {len(self.warnings)} warnings>"
+        about = f"{users}, {count_of(self.tokens_kept, 'token')}{unknown}"
+        return f"<PreparationSummary: {about}, {count_of(len(self.warnings), 'warning')}>"
 
     @property
     def warnings(self) -> list[str]:
         """What the owner should look at before training, a sentence each."""
         unknown = self.unknown_rate or 0.0
         found = {
-            f"{self.train_users:,} users to train on are few: below about {FEW_USERS:,}, the noise that hides one "
-            "person hides most of what can be learned": self.train_users < FEW_USERS,
-            f"{self.look_alike_users:,} user ids differ from another id only in case, spaces, the domain of an address "
-            "or a final .0: a person with two ids is protected for each id apart. Merge the ids of one "
-            "person first": self.look_alike_users > 0,
-            f"{self.nameless_records:,} records have a user such as null or unknown: they count as one user, and those "
-            "who wrote them are not protected one by one. Leave them out": self.nameless_records > 0,
-            f"{self.records_dropped:,} of {self.records:,} records are left out: they have more owners than "
-            "are allowed": self.records_dropped > 0,
+            f"{count_of(self.train_users, 'user to train on is', 'users to train on are')} few: below about "
+            f"{FEW_USERS:,}, the noise that hides one person hides most of what can be "
+            "learned": self.train_users < FEW_USERS,
+            f"{count_of(self.look_alike_users, 'user id differs', 'user ids differ')} from another id only in case, "
+            "spaces, the domain of an address or a final .0: a person with two ids is protected for each id apart. "
+            "Merge the ids of one person first": self.look_alike_users > 0,
+            f"{count_of(self.nameless_records, 'record has', 'records have')} a user such as null or unknown: all "
+            "such records count as one user, and those who wrote them are not protected one by one. Leave them "
+            "out": self.nameless_records > 0,
+            f"{self.records_dropped:,} of {self.records:,} records {plural(self.records_dropped, 'is', 'are')} left "
+            "out: more owners than are allowed": self.records_dropped > 0,
             f"{unknown:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
             "text. For another language name it (--language) or give a public word list of it; for names and slang "
             "find words privately, or take a larger vocabulary": unknown > MUCH_UNKNOWN,
@@ -104,8 +106,8 @@ class PreparationSummary(Facts):
     @property
     def _guessed(self) -> str:
         return (
-            f"{self.guessed_lines:,} lines are not UTF-8 and were read as Windows-1252. If letters are wrong, name the "
-            "encoding (--encoding)"
+            f"{count_of(self.guessed_lines, 'line is not UTF-8 and was', 'lines are not UTF-8 and were')} read as "
+            "Windows-1252. If letters are wrong, name the encoding (--encoding)"
         )
 
 
@@ -250,7 +252,7 @@ def summarise(
     """What became of a corpus. Splits without users to train on, or without a word that is known, are refused."""
     kept, tokens_kept = counts.train_users + counts.test_users, counts.train_tokens + counts.test_tokens
     if not kept:
-        found = f"keeps none of the {counts.seen} users; the largest has {counts.largest} tokens"
+        found = f"keeps none of the {count_of(counts.seen, 'user')}; the largest has {counts.largest} tokens"
         raise SettingError(f"{{min_tokens}} {found}; lower {{min_tokens.name}}, or give more text", **asdict(grouping))
     if counts.unknown and not counts.needed:
         raise SettingError(
@@ -261,7 +263,8 @@ def summarise(
             vocabulary=None,
         )
     if not counts.train_users:
-        found = f"holds out all {kept} users that have {{min_tokens}}"
+        all_of = plural(kept, "the one user that has", f"all {kept} users that have")
+        found = f"holds out {all_of} {{min_tokens}}"
         raise SettingError(f"{{test_users}} {found}; lower {{test_users.name}}, or give more users", **asdict(grouping))
     alike = census.look_alikes if look_alikes is None else look_alikes
     return PreparationSummary(

@@ -26,7 +26,7 @@ from sottovoce.data.rows import (
 )
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
-from sottovoce.errors import SettingError, SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, count_of, did_you_mean
 from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside
 
 FORMAT = 1
@@ -152,7 +152,7 @@ class Store:
             batch = replace(batch, unknown=RecordBatch.of(kept, np.uint8))
         if names is not None:
             if len(names) != len(rows):
-                raise SottoError(f"{len(names)} names were given for {len(rows)} users; give one for each")
+                raise SottoError(f"{len(names)} names were given for {count_of(len(rows), 'user')}; give one for each")
             batch = replace(batch, names=np.array([name.hex() for name in names], NAME))
         return cls(vocabulary, cap, Rows((batch,)))
 
@@ -202,7 +202,8 @@ class Store:
         return PublicText(stream, self.vocabulary.fingerprint, self.fingerprint)
 
     def __repr__(self) -> str:
-        return f"<Store {self.path or 'in memory'}: {self.users:,} users of at most {self.tokens_per_user:,} tokens>"
+        where, users = self.path or "in memory", count_of(self.users, "user")
+        return f"<Store {where}: {users} of at most {self.tokens_per_user:,} tokens>"
 
     @property
     def not_covered(self) -> tuple[str, ...]:

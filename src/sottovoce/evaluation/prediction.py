@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Int
 
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.ranks import Ranks, Softmax, ranks_of
 from sottovoce.files import Facts, Json, in_file
@@ -50,7 +50,7 @@ class Evaluation(Facts):
     words: int | None = None  # at which `top1_words` was measured, where it was not at all of them
 
     def __repr__(self) -> str:
-        return f"<Evaluation: top-1 {self.top1:.2%}, perplexity {self.perplexity:.4g}, {self.users:,} users>"
+        return f"<Evaluation: top-1 {self.top1:.2%}, perplexity {self.perplexity:.4g}, {count_of(self.users, 'user')}>"
 
     def to_json(self) -> Json:
         """Plain JSON values; what is infinite is `null`, what was not measured or does not exist is left out."""

@@ -23,7 +23,7 @@ from sottovoce import accounting
 from sottovoce.build import rules
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 from sottovoce.federation.frozen import FrozenParts
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.masking.context import context_of
@@ -110,8 +110,8 @@ class Device:
     ):
         if store.users > enrolled.users:
             raise SottoError(
-                f"the store {store.path} has {store.users} users, and {enrolled.name} is registered for "
-                f"{enrolled.users}; enrol a device for {store.users} users"
+                f"the store {store.path} has {count_of(store.users, 'user')}, and {enrolled.name} is registered for "
+                f"{enrolled.users}; enrol a device for {count_of(store.users, 'user')}"
             )
         self._enrolled, self._secret = enrolled, secret
         self._store = replace(store, first=enrolled.first)
@@ -124,7 +124,8 @@ class Device:
 
     @property
     def description(self) -> str:
-        return f"{self._enrolled.name}: {self._store.users} users, registered for {self._enrolled.users}"
+        users = self._store.users
+        return f"{self._enrolled.name}: {count_of(users, 'user')}, registered for {self._enrolled.users}"
 
     def answer(self, message: bytes) -> bytes:
         """The answer to a message. It never raises: the owner of the device finds errors in the log."""

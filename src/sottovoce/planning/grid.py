@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sottovoce import accounting
 from sottovoce.accounting import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation
-from sottovoce.errors import SottoError, plain_number
+from sottovoce.errors import SottoError, count_of, plain_number
 from sottovoce.files import Facts
 from sottovoce.planning.expectation import Expectation, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
@@ -60,7 +60,9 @@ class Grid(Facts):
 
     def __repr__(self) -> str:
         cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
-        return f"<Grid: {cost}, {self.cohort:,} of {self.users:,} users a round; {len(self.choices)} choices>"
+        return (
+            f"<Grid: {cost}, {self.cohort:,} of {self.users:,} users a round; {count_of(len(self.choices), 'choice')}>"
+        )
 
     def is_own(self, choice: Choice) -> bool:
         """Is it what the recipe itself asks for?"""

@@ -10,7 +10,7 @@ from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation
-from sottovoce.errors import SettingError, plain_number
+from sottovoce.errors import SettingError, count_of, plain_number
 from sottovoce.files import Facts, Json
 from sottovoce.planning.strategy import NoiseChoice, figures_of
 from sottovoce.planning.trained import BYTES_PER_PARAMETER, Sizes, TrainedPart, compare_parts
@@ -71,7 +71,7 @@ class Plan(Facts):
         return [(accounting.event_from_json(one["event"]), one["count"]) for one in self.charges]
 
     def __repr__(self) -> str:
-        size = f"{self.cohort:,} of {self.users:,} users a round, {self.rounds:,} rounds"
+        size = f"{self.cohort:,} of {self.users:,} users a round, {count_of(self.rounds, 'round')}"
         cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
         return f"<Plan: {cost}, noise multiplier {self.noise_multiplier:g}, {size}>"
 

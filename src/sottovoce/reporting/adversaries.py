@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sottovoce.errors import count_of, plural
 from sottovoce.files import Facts
 
 WATCHED = "who takes part and when; the models too, if they have them"
@@ -64,14 +65,15 @@ def _server_of_masked(found: FederationFacts) -> Iterator[Adversary]:
     when = "with the noise of the devices" if by_devices else "before the noise"
     epsilon = found.epsilon_server if by_devices and found.epsilon_server is not None else math.inf
     each, honest = f"what each device sends, {when}", found.survivors - found.colluding
+    colluding = count_of(found.colluding, "device")
     yield Adversary("the server", f"one sum over {found.survivors} devices or more, {when}", epsilon)
     if found.colluding:
-        sees = f"one sum over {honest} other devices or more, {when}"
-        yield Adversary(f"the server with up to {found.colluding} devices", sees, epsilon)
+        sees = f"one sum over {count_of(honest, 'other device')} or more, {when}"
+        yield Adversary(f"the server with up to {colluding}", sees, epsilon)
     if found.stand_ins:
-        who = f"the server, if it kept the {found.stand_ins} device keys that it made"
+        who = f"the server, if it kept the {count_of(found.stand_ins, 'device key')} that it made"
         yield Adversary(who, each, math.inf)
-    yield Adversary(f"the server with more than {found.colluding} devices", each, math.inf)
+    yield Adversary(f"the server with more than {colluding}", each, math.inf)
 
 
 def not_covered_of(found: FederationFacts) -> Iterator[str]:
@@ -81,18 +83,18 @@ def not_covered_of(found: FederationFacts) -> Iterator[str]:
             "anyone who watches the network, the server, and the devices of a round: they know who takes part, so "
             "sampling amplifies nothing"
         )
+        colluding = count_of(found.colluding, "device")
         if found.noise == "server":
             yield (
                 f"the server: it opens one sum over {found.survivors} devices or more before the noise is in, and no "
-                f"device's own, unless more than {found.colluding} devices collude with it"
+                f"device's own, unless more than {colluding} collude with it"
             )
         else:
-            yield f"the server with more than {found.colluding} devices that collude with it"
+            yield f"the server with more than {colluding} that collude with it"
         if found.stand_ins:
-            yield (
-                f"the server, if it kept the keys of {found.stand_ins} devices, which it made: it could stand in for "
-                "them, and see what the others send"
-            )
+            kept = f"{count_of(found.stand_ins, 'device')}, which it made"
+            stands_in = f"it could stand in for {plural(found.stand_ins, 'it', 'them')}, and see what the others send"
+            yield f"the server, if it kept the keys of {kept}: {stands_in}"
         yield (
             "a device that breaks the rules: nobody can clip what it sends, so it can spoil a round; what others send "
             "stays hidden"

@@ -66,9 +66,10 @@ def _(found: CanariesResult) -> str:
     if not bits:
         return ""
     most = max(bits)
+    luck = f". It is the best of {len(bits)} secrets, so partly the luckiest" if len(bits) > 1 else ""
     return (
         f"the best known secret ranks first among about {2**most:,.0f} of its kind; a model that never saw it would "
-        f"do so once in as many times. It is the best of {len(bits)} secrets, so partly the luckiest"
+        f"do so once in as many times{luck}"
     )
 
 

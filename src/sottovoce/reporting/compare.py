@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
+from sottovoce.errors import count_of
 from sottovoce.files import Json
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_spread
@@ -250,7 +251,7 @@ def _share(value: float | None) -> str:
 
 def _top1_words(evaluation: Json) -> str:
     words = evaluation.get("words")
-    return _share(evaluation.get("top1_words")) + (f", at {words:,} words" if words else "")
+    return _share(evaluation.get("top1_words")) + (f", at {count_of(words, 'word')}" if words else "")
 
 
 def _with_interval(value: float | None, within: float | None) -> str:

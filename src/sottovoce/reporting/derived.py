@@ -19,7 +19,7 @@ from sottovoce.accounting import Spent
 from sottovoce.accounting.events import BestOfRuns, CorrelatedGaussian, Covered, Event, ThresholdedHistogram
 from sottovoce.accounting.matrices import Identity
 from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
-from sottovoce.errors import SottoError
+from sottovoce.errors import SottoError, count_of
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.device_noise import STEPS, DeviceNoise
 from sottovoce.privacy.sampling import Sampler
@@ -250,8 +250,8 @@ def charge_faults(statement: Statement, spent: Spent, derived: Derived) -> Itera
     for event, count in due:
         charged = sum(number for one, number in spent if _same(one, event))
         if charged < count:
-            shown_event = f"of noise multiplier {event.noise_multiplier:g}"
-            yield f"it charges {charged} rounds {shown_event}, fewer than the {count} that were planned or done"
+            rounds = f"{count_of(charged, 'round')} of noise multiplier {event.noise_multiplier:g}"
+            yield f"it charges {rounds}, fewer than the {count} that were planned or done"
 
 
 def has_room(statement: Statement, recipe: Recipe, derived: Derived) -> Spent | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from sottovoce.accounting import rounded_down
 from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
+from sottovoce.errors import count_of
 from sottovoce.files import Facts, Json, in_file
 from sottovoce.reporting.audit_meaning import meaning
 from sottovoce.reporting.draw.lanes import Lane
@@ -105,7 +106,7 @@ def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
     if found is not None and (one := found.one_run) is not None:
         claim = (found.claimed, found.delta, found.confidence, found.contradicted, found.itself)
         guessed = LowerBound(*claim, one.canaries, one.shown)
-        about = f"{guessed.canaries:,} canary users, guessed from one run, of {_model_of(found)}"
+        about = f"{count_of(guessed.canaries, 'canary user')}, guessed from one run, of {_model_of(found)}"
     if not statement.has_guarantee:
         return replace(row, result=NO_CLAIM, found=guessed)
     if guessed is None or found is None:
@@ -166,6 +167,8 @@ def _canaries(found: CanariesResult | None) -> Finding:
         return replace(row, result="no secret was inserted", about=f"of {_model_of(found)}", found=found)
     extracted = sum(one.extracted for one in found.exposure)
     about = f"the largest of {len(bits)} secrets, {extracted} of them found by search; of {_model_of(found)}"
+    if len(bits) == 1:
+        about = f"one secret, {'' if extracted else 'not '}found by search; of {_model_of(found)}"
     return replace(row, result=f"{max(bits):.1f} bits", about=about, found=found)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sottovoce.bases import Base
+from sottovoce.errors import count_of, plural
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json
 from sottovoce.reporting.statement import Statement
@@ -81,7 +82,7 @@ def how_good_privately(private: PrivateAccuracy) -> Iterator[str]:
     yield "## How good it is"
     yield ""
     cost = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)}"
-    people = f"about {private.users:,} held-out users ({cost} for each)"
+    people = f"about {count_of(private.users, 'held-out user')} ({cost} for each)"
     yield f"**Private accuracy** on {people}: {accuracy_text(private)}."
     yield ""
     yield HOW
@@ -97,8 +98,9 @@ def _how_good(about: Described) -> Iterator[str]:
     if about.evaluation is None:
         yield "No accuracy on held-out users is released."
         return
-    people = f"about {about.evaluation['users']:,} held-out users"
-    yield f"Exact accuracy, not private, on {people}, who are not protected by the guarantee:"
+    users = about.evaluation["users"]
+    people = f"about {count_of(users, 'held-out user')}"
+    yield f"Exact accuracy, not private, on {people}, who {plural(users, 'is', 'are')} not protected by the guarantee:"
     yield ""
     rows = {"**this model**": about.evaluation}
     if about.baselines is not None:

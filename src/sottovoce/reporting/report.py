@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sottovoce.audit.results import Audits
+from sottovoce.errors import count_of, plural
 from sottovoce.files import Json
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_number_line
@@ -171,15 +172,16 @@ def _summary(evidence: Evidence) -> str:
     first = f"that started from “{start}”" if start and start != "none" else "that started untrained"
     about = "about " if statement.sampling == "poisson" else ""
     where = "on their own devices" if statement.across_devices else "in a simulation"
-    people = "synthetic people" if statement.practice else "users"
+    rounds = "one round" if statement.rounds_done == 1 else f"each of {statement.rounds_done:,} rounds"
+    people = count_of(declared.users, *(("synthetic person", "synthetic people") if statement.practice else ("user",)))
     protected = {
         True: "what it may tell about one of them is bounded as stated here",
         False: "their text is not protected",
     }
     return (
         f"A language model ({kind.upper() if len(kind) < 5 else kind}) {first} and was trained on the text of "
-        f"{declared.users:,} {people} (declared), {about}{declared.cohort:,g} in each of {statement.rounds_done:,} "
-        f"rounds, {where}; {protected[statement.has_guarantee]}."
+        f"{people} (declared), {about}{declared.cohort:,g} in {rounds}, "
+        f"{where}; {protected[statement.has_guarantee]}."
     )
 
 
@@ -193,7 +195,8 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
         text = f"Top-1 and perplexity are per token, and {evidence.other.name} has another tokenizer: they cannot be "
         notices.append(("Different tokens", f"{text}compared with those of this run. Bits per byte can."))
     if statement.is_unfinished:
-        text = f"{statement.rounds_done:,} of {statement.rounds_planned:,} planned rounds are done."
+        planned = count_of(statement.rounds_planned, "planned round")
+        text = f"{statement.rounds_done:,} of {planned} {plural(statement.rounds_done, 'is', 'are')} done."
         if statement.has_guarantee:
             text += (
                 f" ε = {epsilon_text(statement.epsilon)} is projected, for all that are planned; "
@@ -213,7 +216,9 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     statement, model = evidence.statement, evidence.recipe.get("model", {})
     _, last = last_evaluation(evidence.record)
     declared = statement.declared
-    people = f"about {coarse_count(last['users']):,} held-out users" if "users" in last else "held-out users"
+    people = "held-out users"
+    if "users" in last:
+        people = f"about {count_of(coarse_count(last['users']), 'held-out user')}"
     best = max(evidence.scores.items(), key=lambda named: named[1].top1, default=None)
     beaten = "" if best is None else f"; {best[0]}: {percent(best[1].top1)}"
     sent = (evidence.traffic or {}).get("total") if statement.across_devices else None  # a simulation sends nothing
@@ -445,7 +450,7 @@ def _epsilon(evidence: Evidence) -> Drawing:
         words += f" Dashed: the budget, ε = {epsilon_text(budget, 6)}; training stops before it would pass it."
     if statement.is_unfinished:
         lines.append(Line("projected", [(statement.rounds_planned, statement.epsilon)], hollow=True))
-        words += f" Open circle: projected for the {statement.rounds_planned:,} planned rounds."
+        words += f" Open circle: projected for the {count_of(statement.rounds_planned, 'planned round')}."
     words += _add_other(lines, evidence, finite_points(evidence.other_record, "epsilon"))
     return Figure("epsilon", title, "ε", lines, levels, bound=True).drawing(words, "No round was recorded.")
 

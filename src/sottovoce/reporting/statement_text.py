@@ -7,7 +7,7 @@ from typing import Any
 
 from sottovoce.accounting import rounded_down, rounded_up
 from sottovoce.accounting.events import ADDED, REPLACED
-from sottovoce.errors import short_exponent
+from sottovoce.errors import count_of, plural, short_exponent
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json
 from sottovoce.privacy.sampling import SAMPLERS
@@ -61,7 +61,8 @@ def paragraphs(statement: Statement) -> list[str]:
         texts += _adversaries(statement)
     texts += _start(statement) + _canaries(statement)
     if again := statement.charged_again:
-        texts.append(f"{again} rounds were begun, broken off and done again with fresh noise. ε counts them twice.")
+        were, them = count_of(again, "round was", "rounds were"), plural(again, "it", "them")
+        texts.append(f"{were} begun, broken off and done again with fresh noise. ε counts {them} twice.")
     if statement.out_of_date:
         texts.append(
             "A copy of this run went on, and more was charged for it: its ε is out of date until `sotto resume` writes "
@@ -69,7 +70,8 @@ def paragraphs(statement: Statement) -> list[str]:
         )
     if elsewhere := statement.charged_elsewhere:
         lost = "or for rounds that a crash kept from being done"
-        texts.append(f"{elsewhere} more rounds were charged for other copies of the run, {lost}. ε counts them.")
+        were, them = count_of(elsewhere, "more round was", "more rounds were"), plural(elsewhere, "it", "them")
+        texts.append(f"{were} charged for other copies of the run, {lost}. ε counts {them}.")
     if statement.secrets == "seeded":
         texts.append(
             "The secrets of this run come from its seed: anyone who knows the seed can undo the noise, and the "
@@ -88,7 +90,7 @@ def _added_up(statement: Statement) -> str:
         noise = "Devices add noise before they send; the server adds what the released model needs beyond it."
     return (
         f"What they send is masked: the server opens one sum over {found.survivors} devices or more, or nothing. Up to "
-        f"{found.colluding} devices may collude with it. {noise}"
+        f"{count_of(found.colluding, 'device')} may collude with it. {noise}"
     )
 
 
@@ -122,7 +124,9 @@ def _guarantee(statement: Statement) -> str:
     change = "is added or removed" if statement.relation == ADDED else "is replaced by any other, added or removed"
     planned, projected, replaced = statement.rounds_planned, "", ""
     if statement.is_unfinished:
-        projected = f" (projected: ε is that of all {planned} planned rounds; {statement.rounds_done} of them are done)"
+        done = f"{statement.rounds_done} of them {plural(statement.rounds_done, 'is', 'are')} done"
+        planned_ones = plural(planned, "the planned round, which is not done", f"all {planned} planned rounds; {done}")
+        projected = f" (projected: ε is that of {planned_ones})"
     if statement.epsilon_replaced is not None:
         shown = epsilon_text(statement.epsilon_replaced)
         replaced = f" When it is replaced by any other, the factor is at most e^{shown} (plus {delta})."
@@ -139,12 +143,13 @@ def _method(statement: Statement) -> str:
     whose, moves = ("A user's", "sensitivity") if most is None else ("An example's", "sensitivity to one example")
     weighted = ", times its weight," if mechanism.clip_weighted else ""
     how = f"{mechanism.clipping}, {mechanism.clip_when}".replace("_", " ")
+    planned = f"{plural(statement.rounds_planned, 'planned round')} {plural(statement.rounds_done, 'was', 'were')}"
     return (
         f"{_joins(statement)}. {whose} update{weighted} is clipped to L2 norm {mechanism.clip_norm:g} ({how}) and "
         f"averaged by the {mechanism.estimator.replace('_', ' ')} estimator, whose {moves} is "
         f"{mechanism.sensitivity:.4g}. {_noise(mechanism)}{_changes(mechanism)} "
-        f"{statement.rounds_done} of {statement.rounds_planned} planned rounds were done; ε is for all that are "
-        f"planned, by {statement.accountant}."
+        f"{statement.rounds_done} of {statement.rounds_planned} {planned} done; ε is for all that are planned, "
+        f"by {statement.accountant}."
     )
 
 
@@ -169,7 +174,9 @@ def _noise(mechanism: MechanismFacts) -> str:
 def noise_text(mechanism: MechanismFacts) -> str:
     """How the noise of rounds depends on that of others: "correlated over rounds by blt, 4 buffers"."""
     found = mechanism.correlation
-    return "independent" if found is None else f"correlated over rounds by {found.noise}, {found.buffers} buffers"
+    if found is None:
+        return "independent"
+    return f"correlated over rounds by {found.noise}, {count_of(found.buffers, 'buffer')}"
 
 
 def _against_server(statement: Statement) -> list[str]:
@@ -178,10 +185,12 @@ def _against_server(statement: Statement) -> list[str]:
     if found is None:
         return []
     honest = found.survivors - found.colluding
-    server = "the server" if not found.colluding else f"the server with up to {found.colluding} devices"
+    server = "the server"
+    if found.colluding:
+        server += f" with up to {count_of(found.colluding, 'device')}"
     simulated = "" if statement.across_devices else " This run was a simulation, which has no server to hide from."
     return [
-        f"Devices add noise before their sums are masked: any {honest} honest ones together "
+        f"Devices add noise before their sums are masked: any {count_of(honest, 'honest one', 'honest ones together')} "
         f"{found.noise_multiplier:.4g} times the clip norm. A sum is opened over {found.survivors} devices or more. "
         f"Against {server}, ε is {epsilon_text(statement.epsilon_server)} at the same δ, when the updates of one user "
         f"are replaced by zeros in all rounds that they join, at most {found.participations}. It sees who takes part, "
@@ -213,9 +222,9 @@ def _joins(statement: Statement) -> str:
     more = "" if apart is None else f". Two rounds of one user are at least {apart} apart"
     if declared.examples_per_user is not None:
         more = (
-            f". A user has at most {declared.examples_per_user} examples of {declared.example_tokens} tokens, and the "
-            f"guarantee is for all of them together: a binomial number of them joins a round, each with chance "
-            f"{declared.example_rate:.4g}"
+            f". A user has at most {count_of(declared.examples_per_user, 'example')} of {declared.example_tokens} "
+            "tokens, and the guarantee is for all of them together: a binomial number of them joins a round, each with "
+            f"chance {declared.example_rate:.4g}"
         )
     if declared.silos is not None:
         more += (
@@ -240,8 +249,12 @@ def _canaries(statement: Statement) -> list[str]:
     inserted = statement.canaries
     if inserted is None:
         return []
-    kinds = [f"{inserted.users:,} canary users, each in or out by a secret coin"] if inserted.users else []
-    kinds += [f"{inserted.holders:,} who hold {inserted.secrets:,} secrets"] if inserted.secrets else []
+    kinds = []
+    if inserted.users:
+        kinds.append(f"{count_of(inserted.users, 'canary user')}, each in or out by a secret coin")
+    if inserted.secrets:
+        holders = count_of(inserted.holders, "who holds", "who hold")
+        kinds.append(f"{holders} {count_of(inserted.secrets, 'secret')}")
     return [
         f"Made-up users were added to the declared population: {' and '.join(kinds)} (registry {inserted.registry}). "
         f"They change neither a user's chance to join, nor q and W. An audit by canaries is of this model itself."

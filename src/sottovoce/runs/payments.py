@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from sottovoce.accounting import Event, Spent, rounded_up
 from sottovoce.data.store import Store
-from sottovoce.errors import AnotherSum, BudgetExhausted, SottoError
+from sottovoce.errors import AnotherSum, BudgetExhausted, SottoError, count_of
 from sottovoce.privacy.fixed_point import digest_of
 from sottovoce.runs.budget import Budget, Charges, total_of
 from sottovoce.runs.hash_chain import damaged
@@ -188,8 +188,10 @@ class Payments:
         missing = total_of(self._owed) - total_of(charged)
         for event, count in missing.items():
             self.store_ledger.charge(self.run, "charges that were lost", event, count)
-        path = self.store_ledger.path
-        return [f"{path} had lost {missing.total()} charges of this run; they are written again"] if missing else []
+        if not (lost := missing.total()):
+            return []
+        again = count_of(lost, "charge of this run; it is", "charges of this run; they are")
+        return [f"{self.store_ledger.path} had lost {again} written again"]
 
     def _acquire(self, own: Budget, done: int) -> bool:
         """A copy of a folder pays for its rounds again before it holds the lease."""
@@ -222,7 +224,7 @@ class Payments:
         """The hard stop: before a cohort is drawn."""
         spent, number, limit = self.ledger.spent(), payment.round, self.budget.limit
         if number > self.planned:
-            reason = f"was not planned: the budget ε = {limit:g} allowed {self.planned} rounds"
+            reason = f"was not planned: the budget ε = {limit:g} allowed {count_of(self.planned, 'round')}"
         elif not self.budget.allows([*spent, (self.budget.charges.event(number, again=bool(payment.attempt)), 1)]):
             reason = f"would pass the budget ε = {limit:g}"
         else:

@@ -255,7 +255,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(MASKED, registered=(1, 1)), "federation.survivors=3 is more than the 2 devices registered"),
         (
             case(MASKED, made_by_server=1),
-            "federation.colluding=0, and the server made the keys of 1 devices, so could sign for them: rekey these",
+            "federation.colluding=0, and the server made the keys of 1 device, so could sign for it: rekey these",
         ),
         (
             case(MASKED, separated(), federation(noise="devices"), registered=(1, 4, 1)),

@@ -49,7 +49,7 @@ def test_wrong_folders_and_numbers_are_refused(tmp_path):
         Roster.open(tmp_path)
     with pytest.raises(SottoError, match="not the folder of a device"):
         federate.run_device(tmp_path, tmp_path)
-    with pytest.raises(SottoError, match="more than the 1 devices"):
+    with pytest.raises(SottoError, match="more than the 1 device registered"):
         federate.serve_federation(Recipe(), roster.path, tmp_path / "run", federate.Serving(at_least=2))
     (roster.path / "link").mkdir()
     with locked(roster.path / "link" / ".lock", "busy"), pytest.raises(SottoError, match="served by another process"):

@@ -116,7 +116,7 @@ def test_the_kept_answer_has_no_exact_figure(run, store):
 def test_an_answer_without_its_charge_is_refused(run, store, clear, monkeypatch):
     evaluate_privately(run.path, epsilon=2.0)
     monkeypatch.setattr(StoreLedger, "spent_on_held_out", lambda ledger: [])
-    with pytest.raises(DamagedRun, match="has 0 charges for the 1 answers"):
+    with pytest.raises(DamagedRun, match="has 0 charges for the 1 answer like"):
         evaluate_privately(run.path, epsilon=2.0)
 
 
@@ -129,9 +129,9 @@ def test_two_answers_need_two_charges(run, begun, store, clear):
     assert evaluate_privately(run.path, epsilon=2.0).evaluations == 2
     for name, contents in early.items():
         (store / name).write_bytes(contents)
-    with pytest.raises(DamagedRun, match="has 1 charges for the 2 answers"):
+    with pytest.raises(DamagedRun, match="has 1 charge for the 2 answers"):
         evaluate_privately(run.path, epsilon=2.0)
-    with pytest.raises(DamagedRun, match="has 1 charges for the 2 answers"):
+    with pytest.raises(DamagedRun, match="has 1 charge for the 2 answers"):
         private_accuracy(store, digest(run.load_weights()))
 
 

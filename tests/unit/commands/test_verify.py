@@ -363,9 +363,9 @@ def test_the_charge_of_correlated_noise_is_the_one_described(lie, fault):
     [
         (SampledSilos(1.5, 0.01, 3), None),
         (SampledSilos(1.5, 0.01, 2), "it charges 2 silos of a person, and the statement declares 3"),
-        (SampledGaussian(1.5, "poisson", 0.01), "it charges 1 silos of a person, and the statement declares 3"),
+        (SampledGaussian(1.5, "poisson", 0.01), "it charges 1 silo of a person, and the statement declares 3"),
         (SampledSkellam(1.5, "poisson", 0.01, 2.0**26, 3), None),
-        (SampledSkellam(1.5, "poisson", 0.01, 2.0**26), "it charges 1 silos of a person, and the statement declares 3"),
+        (SampledSkellam(1.5, "poisson", 0.01, 2.0**26), "it charges 1 silo of a person, and the statement declares 3"),
     ],
 )
 def test_a_person_in_several_silos_is_charged_for_as_many_as_are_declared(event, fault):

@@ -439,9 +439,9 @@ def test_what_the_owner_should_look_at(tmp_path: Path) -> None:
     summary = prepare(table, tmp_path / "store", LETTERS, Grouping(test_users=0))
     assert (summary.look_alike_users, summary.nameless_records, summary.guessed_lines) == (1, 2, 1)
     found = "\n".join(summary.warnings)
-    for words in ("5 users to train on are few", "1 user ids differ", "2 records have a user such as null"):
+    for words in ("5 users to train on are few", "1 user id differs", "2 records have a user such as null"):
         assert words in found
-    for words in ("1 of 6 records are left out", "of the tokens are not in the vocabulary", "1 lines are not UTF-8"):
+    for words in ("1 of 6 records is left out", "of the tokens are not in the vocabulary", "1 line is not UTF-8"):
         assert words in found
     assert "ann" not in found.lower().replace("cannot", "")
 

@@ -53,6 +53,8 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
     ("facts", "sentence"),
     [
         ({"charged_again": 2}, "2 rounds were begun, broken off and done again"),
+        ({"charged_again": 1}, "1 round was begun, broken off and done again with fresh noise. ε counts it twice"),
+        ({"rounds_planned": 1, "rounds_done": 1}, " 1 of 1 planned round was done; "),
         ({"charged_elsewhere": 3}, "3 more rounds were charged for other copies"),
         ({"out_of_date": True}, "its ε is out of date until `sotto resume`"),
         ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),

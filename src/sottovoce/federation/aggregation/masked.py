@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from sottovoce.errors import count_of
 from sottovoce.federation import keys
 from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
 from sottovoce.federation.aggregation.plain import within
@@ -119,7 +120,8 @@ class MaskedAggregator:
         yield self._ask(dict.fromkeys(survivors.names, survivors.to_bytes()), 0, signing.take)
         needed = quorum(len(found.names), self._terms.colluding)
         if len(signing.signatures) < needed:
-            return self._fail(f"{len(signing.signatures)} devices signed who survived, and {needed} must")
+            signed = len(signing.signatures)
+            return self._fail(f"{count_of(signed, 'device')} signed who survived, and {needed} must")
         names = tuple(sorted(signing.signatures))
         signatures = Signatures(self._context, names, tuple(signing.signatures[name] for name in names))
         opening = _Opening(passing, survivors)
@@ -171,7 +173,7 @@ class MaskedAggregator:
     def _too_few(self, did: str, devices: Mapping[str, Any] | set[str]) -> bool:
         needed = max(self._terms.survivors, 2)
         if len(devices) < needed:
-            self._fail(f"{len(devices)} devices {did}, fewer than the {needed} declared")
+            self._fail(f"{count_of(len(devices), 'device')} {did}, fewer than the {needed} declared")
         return len(devices) < needed
 
     def _fail(self, why: str) -> None:

@@ -295,7 +295,7 @@ class SuperLinkServer:
         notified = False
         while (here := self._count_devices()) < self._at_least:
             if not notified:
-                self._notify(f"{here} of {self._at_least} devices are here; waiting for more")
+                self._notify(f"devices that are here: {here} of {self._at_least}; waiting for more")
                 notified = True
             if self._stop():
                 raise KeyboardInterrupt

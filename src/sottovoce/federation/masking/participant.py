@@ -14,6 +14,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from sottovoce.build.rules import MOST_MASKED
+from sottovoce.errors import count_of
 from sottovoce.federation.masking import masks, sharing
 from sottovoce.federation.masking.context import bind
 from sottovoce.federation.masking.graph import Graph, Terms, graph_of, quorum
@@ -99,16 +100,16 @@ class Participant:
     def _share(self, found: KeyList) -> Shares:
         place, own = self._place, self.shown
         if len(found.names) < max(place.terms.survivors, 2):
-            raise Refused(Code.FEW, f"{len(found.names)} devices are in the round, fewer than {place.terms.survivors}")
+            here = f"{count_of(len(found.names), 'device is', 'devices are')} in the round"
+            raise Refused(Code.FEW, f"{here}, fewer than {place.terms.survivors}")
         if len(found.names) > MOST_MASKED:
             raise Refused(Code.MALFORMED, f"a masked round has at most {MOST_MASKED} devices")
         if strangers := [name for name in found.names if name not in place.membership.members]:
             raise Refused(Code.STRANGER, f"{strangers[0]} is not in members.json; copy that file again from the server")
         if len(made := place.membership.made_by_server(found.names)) > place.terms.colluding:
-            many = (
-                f"the server made the keys of {len(made)} devices in the round, and colluding = {place.terms.colluding}"
-            )
-            raise Refused(Code.LIMITS, f"{many}: each counts as one; make keys on devices with `sotto federate key`")
+            many = f"the server made the keys of {count_of(len(made), 'device')} in the round, and colluding ="
+            advice = "each counts as one; make keys on devices with `sotto federate key`"
+            raise Refused(Code.LIMITS, f"{many} {place.terms.colluding}: {advice}")
         if place.name not in found.names or found.keys[found.names.index(place.name)] != own:
             raise Refused(Code.MALFORMED, "the list of devices has other keys for this device than its own")
         keys = [key for name in found.names for key in (found.entry(name).mask_key, found.entry(name).seal_key)]
@@ -162,7 +163,8 @@ class Participant:
         if own not in survivors.names or set(survivors.names) - set(found.names):
             raise Refused(Code.MALFORMED, "the survivors leave this device out, or have one that is not in the round")
         if len(survivors.names) < max(terms.survivors, 2):
-            raise Refused(Code.FEW, f"{len(survivors.names)} devices survived, fewer than {terms.survivors}")
+            left = f"{count_of(len(survivors.names), 'device')} survived"
+            raise Refused(Code.FEW, f"{left}, fewer than {terms.survivors}")
         masking = len(set(survivors.names) & set(self._kept))
         if masking < self._graph.threshold:
             raise Refused(Code.FEW, f"{masking} of the survivors hide this device, and {self._graph.threshold} must")
@@ -178,7 +180,8 @@ class Participant:
         if set(others) - set(survivors.names):
             raise Refused(Code.MALFORMED, "the survivors are signed by a device that is not among them")
         if len(others) < needed:
-            raise Refused(Code.FEW, f"{len(others)} other devices signed the survivors, and {needed} must")
+            signed_by = f"{count_of(len(others), 'other device')} signed the survivors"
+            raise Refused(Code.FEW, f"{signed_by}, and {needed} must")
         claim, by = survivors.claim(found.digest), dict(zip(signed.names, signed.signatures, strict=True))
         for name in others[:needed]:
             self._check_signature(name, by[name], claim)

@@ -13,7 +13,7 @@ from pathlib import Path
 from sottovoce.build.mechanism import resolve
 from sottovoce.commands.train import Progress, resume, train
 from sottovoce.data.store import Store
-from sottovoce.errors import InUse, SottoError
+from sottovoce.errors import InUse, SottoError, count_of
 from sottovoce.files import locked
 from sottovoce.papers.engine.measure import RunToMeasure, measure, published
 from sottovoce.papers.engine.paper import Paper
@@ -92,7 +92,7 @@ class Runner:
         # All trials with one seed before any with two: a figure is complete as early as possible.
         todo = [(trial, seed) for seed in range(max((n for _, n in runs), default=0)) for trial, n in runs if seed < n]
         missing = sum(not self.results.path(trial, seed).exists() for trial, seed in todo)
-        self.console.log(f"{experiment.title}: {len(todo)} runs, {missing} of them to do")
+        self.console.log(f"{experiment.title}: {count_of(len(todo), 'run')}, {missing} of them to do")
         elsewhere: set[str] = set()  # grids of which another process trains a run
         left = 0
         for trial, seed in todo:

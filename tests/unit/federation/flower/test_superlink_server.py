@@ -490,7 +490,7 @@ def test_without_devices_the_server_waits_and_can_be_stopped(make):
     linked._stop = lambda: next(asked)
     with pytest.raises(KeyboardInterrupt):
         ask(linked, 1, b"task", 100, Answers())
-    assert linked.said == ["0 of 1 devices are here; waiting for more"]
+    assert linked.said == ["devices that are here: 0 of 1; waiting for more"]
 
 
 @pytest.mark.parametrize("nodes", [[], [*NODES]])

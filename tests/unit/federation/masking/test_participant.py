@@ -157,7 +157,7 @@ LIES: dict[str, tuple[str, Callable, str]] = {
     "signatures of too few": (
         "unmask",
         lambda found: replace(found, names=found.names[:1], signatures=found.signatures[:1]),
-        "1 other devices signed the survivors, and 2 must",
+        "1 other device signed the survivors, and 2 must",
     ),
     "signatures of another set": (
         "unmask",

@@ -7,6 +7,7 @@ import { carryOver, count } from "./suggestions.js";
 const find = (id) => document.getElementById(id);
 const field = find("text");
 const percent = (share) => `${(100 * share).toFixed(0)}%`;
+const countOf = (count, one) => `${count} ${one}${count === 1 ? "" : "s"}`;
 
 let models = [];
 let suggestions = 3;
@@ -74,7 +75,7 @@ async function show() {
   const { characters, saved, typed } = count(text, given);
   find("share").textContent = characters ? percent(saved / characters) : "–";
   find("counts").textContent = characters
-    ? `${typed} of ${characters} characters typed, ${saved} filled in`
+    ? `${typed} of ${countOf(characters, "character")} typed, ${saved} filled in`
     : "Start typing. Spaces cost nothing and count for nothing.";
   const before = text.slice(0, field.selectionStart);
   board?.follow(before);
@@ -95,7 +96,7 @@ async function show() {
     const saved = own.characters ? 1 - own.typed / own.characters : 0;
     model.potentialLine.firstChild.textContent = own.characters ? percent(saved) : "–";
     model.potentialLine.lastChild.textContent = own.characters
-      ? ` of ${own.characters} characters saved, if its words are taken as soon as they show`
+      ? ` of ${countOf(own.characters, "character")} saved, if its words are taken as soon as they show`
       : " of characters saved, if its words are taken as soon as they show";
     model.bar.value = saved;
   }
@@ -209,7 +210,7 @@ async function placesOf({ known, secret }, holders, model) {
   const away = places.every((place) => place <= suggestions);
   const verdict = element("span", { className: away ? "given" : "kept", textContent: away ? "given away" : "not offered" });
   const among = model.vocabulary.isWord.filter(Boolean).length.toLocaleString("en");
-  const wrote = holders === null ? "not planted in it" : `written by ${holders} ${holders === 1 ? "user" : "users"}`;
+  const wrote = holders === null ? "not planted in it" : `written by ${countOf(holders, "user")}`;
   const detail = element("small", { textContent: `places ${places.join(", ")} of ${among}; ${wrote}` });
   const cell = element("td", {}, verdict, detail);
   cell.dataset.model = model.manifest.name;
