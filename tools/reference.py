@@ -51,8 +51,9 @@ def recipe_page() -> str:
         NOTE,
         "A recipe is a TOML file with these sections. Every key has a default. `sotto train` takes a file or the name\n"
         f"of a shipped recipe ({names}). `--set section.key=value` changes one\n"
-        "value; `none` unsets an optional one. [Write a recipe](../how-to/recipes.md) explains keys that work\n"
-        "together; [models](models.md) has the defaults of each `model.kind`.\n",
+        "value; `none` unsets an optional one. Relative paths (`data.store`, `model.initial`, `local.public`) start\n"
+        "at the folder of the file, and those of `--set` at the current one. [Write a recipe](../how-to/recipes.md)\n"
+        "explains keys that work together; [models](models.md) has the defaults of each `model.kind`.\n",
     ]
     for section in SECTIONS:
         parts.append(f"## [{section}]\n")

@@ -7,16 +7,18 @@ import hashlib
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from types import UnionType
 from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
+from sottovoce import bases
 from sottovoce.errors import SottoError, did_you_mean
 from sottovoce.files import Json
 
+SYNTHETIC = "demo:"  # as data.store, before a number of users
 LARGEST = 2**63 - 1  # of whole numbers: what TOML asks for
 _DEEP_KEY = re.compile(r"(?:[\w\"'-]{1,64}[ \t]*\.[ \t]*){32}")
 
@@ -275,16 +277,11 @@ class Recipe:
 
     @staticmethod
     def load(source: str | Path) -> Recipe:
-        """From a TOML file, or by the name of a shipped recipe."""
+        """From a TOML file, whose relative paths start at its own folder, or by the name of a shipped recipe."""
         path = Path(source)
         if path.suffix == ".toml" or path.is_file():
-            try:
-                text = path.read_text(encoding="utf-8")
-            except FileNotFoundError:
-                raise SottoError(f"there is no recipe {str(path)!r}; `sotto init` makes one") from None
-            except (OSError, UnicodeDecodeError) as error:
-                raise SottoError(f"cannot read the recipe {str(path)!r}: {error}") from None
-            return Recipe.parse(text, str(path))
+            recipe, folder = Recipe._read(path), path.parent
+            return recipe if folder == Path() else recipe.with_paths(lambda found: str(folder / found))
         shipped = resources.files("sottovoce") / "recipes" / f"{source}.toml"
         if not shipped.is_file():
             names = shipped_recipes()
@@ -296,8 +293,30 @@ class Recipe:
 
     @staticmethod
     def of(run: HasRecipe) -> Recipe:
-        """The recipe of a run's folder."""
-        return Recipe.load(run.recipe_file)
+        """The recipe of a run's folder, or of a release, whose names of folders are no paths."""
+        return Recipe._read(run.recipe_file)
+
+    @staticmethod
+    def _read(path: Path) -> Recipe:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise SottoError(f"there is no recipe {str(path)!r}; `sotto init` makes one") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SottoError(f"cannot read the recipe {str(path)!r}: {error}") from None
+        return Recipe.parse(text, str(path))
+
+    def with_paths(self, of: Callable[[str], str]) -> Recipe:
+        """The same with `of` each path in it. Names, such as those of synthetic people and shipped bases, are none."""
+        store, initial, public = self.data.store, self.model.initial, self.local.public
+        sections: dict[str, Mapping[str, Any]] = {}
+        if store and not store.startswith(SYNTHETIC):
+            sections["data"] = {"store": of(store)}
+        if initial is not None and not bases.is_name(initial):
+            sections["model"] = {"initial": of(initial)}
+        if public is not None:
+            sections["local"] = {"public": of(public)}
+        return self.replace(**sections)
 
     @staticmethod
     def parse(text: str, name: str = "recipe") -> Recipe:

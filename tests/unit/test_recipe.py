@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -141,6 +142,40 @@ def test_every_key_is_described_with_its_kind_its_limits_and_its_default():
 @pytest.mark.parametrize("row", [row for row in describe() if row.default is not None], ids=lambda row: row.name)
 def test_every_default_is_within_its_own_limits(row):
     assert Recipe().replace(**{row.section: {row.name: row.default}}) == Recipe()
+
+
+PATHS = """
+[data]
+store = {store}
+[model]
+initial = {initial}
+[local]
+public = {public}
+"""
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (("store", "../base", "public"), ("{0}/store", "{0}/../base", "{0}/public")),
+        (("/data/store", "/base", "/public"), ("/data/store", "/base", "/public")),
+        (("demo:40", "english", "english"), ("demo:40", "english", "{0}/english")),
+        (("none", "none", "public"), ("{0}/none", "none", "{0}/public")),
+    ],
+)
+def test_relative_paths_of_a_recipe_start_at_its_folder(tmp_path, monkeypatch, written, read):
+    """Wherever it is read; names of synthetic people and of shipped bases are no paths."""
+    (tmp_path / "recipes").mkdir()
+    store, initial, public = (f'"{path}"' for path in written)
+    text = PATHS.format(store=store, initial=initial, public=public)
+    (tmp_path / "recipes" / "mine.toml").write_text(text, encoding="utf-8")
+    for here, folder in ((tmp_path, "recipes"), (tmp_path / "recipes", "."), (Path("/"), str(tmp_path / "recipes"))):
+        monkeypatch.chdir(here)
+        found = Recipe.load(Path(folder) / "mine.toml")
+        paths = (found.data.store, found.model.initial, found.local.public)
+        assert [Path(path) for path in paths] == [Path(path.format(folder)) for path in read]
+    run = SimpleNamespace(recipe_file=tmp_path / "recipes" / "mine.toml")
+    assert Recipe.of(run) == Recipe.parse(text)
 
 
 def test_the_recipe_of_a_run_is_the_one_in_its_folder(tmp_path):

@@ -58,6 +58,11 @@ def find(name: str) -> Path | None:
     return _room() / name if name in shipped() else None
 
 
+def is_name(initial: str) -> bool:
+    """Does `model.initial` name a base in the package, or none? All else is a path."""
+    return initial in (NO_BASE, *shipped())
+
+
 def is_base(folder: Path) -> bool:
     """Is it the folder of a base? Its card says so: a release, a run and an export have cards of other kinds."""
     try:

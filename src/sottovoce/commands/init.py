@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,7 +96,7 @@ def write_recipe(
         out: the file to write; it must not exist.
     """
     people = Store.open(store)
-    start = _start(people, base)
+    start = _start(people, base, out)
     if not people.people:
         raise SottoError(f"{store} is public text; train a base on it with `sotto base train`")
     if users is not None and users < 1:
@@ -116,7 +117,7 @@ def write_recipe(
         declared, counted = rounded_down(people.users), "the count, rounded down"
         better = "--users names one that you could say in public, --noisy-count draws one with noise"
         notes.append(f"{declared:,} is the exact count, rounded down, and becomes public; {better}")
-    text = _text(Path(store), declared, counted, start)
+    text = _text(_from_recipe(Path(store), out), declared, counted, start)
     Recipe.parse(text)
     if out is not None:
         write_aside(out, text.encode())
@@ -129,11 +130,18 @@ def rounded_down(count: int) -> int:
     return count // unit * unit
 
 
-def _text(store: Path, declared: int, counted: str, start: _Start) -> str:
+def _from_recipe(path: Path, out: Path | None) -> str:
+    """A folder as the recipe names it: relative paths start at the folder of the recipe, so that both can be moved."""
+    if path.is_absolute() or out is None:
+        return str(path)
+    return os.path.relpath(path.parent.resolve() / path.name, out.parent.resolve())
+
+
+def _text(store: str, declared: int, counted: str, start: _Start) -> str:
     small = Recipe.load("small")
     return _TEMPLATE.format(
-        store=" ".join(str(store).split()),
-        quoted=json.dumps(str(store)),
+        store=" ".join(store.split()),
+        quoted=json.dumps(store),
         start=start.text,
         counted=counted,
         users=declared,
@@ -170,7 +178,7 @@ class _Start:
     settings: dict[str, dict[str, object]] = field(default_factory=_of_small)
 
 
-def _start(people: Store, base: str | Path | None) -> _Start:
+def _start(people: Store, base: str | Path | None, out: Path | None) -> _Start:
     """A base that is named must have the tokens of the store."""
     small = filled_model(Recipe.load("small"))
     if base is None:
@@ -190,7 +198,9 @@ def _start(people: Store, base: str | Path | None) -> _Start:
         raise SottoError(
             f"the base {base} has other tokens than {people.path}; prepare the store with {option_of(tokens)} {tokens}"
         )
-    name = str(base) if bases.find(str(base)) else str(folder.resolve())
+    name = str(base) if bases.find(str(base)) else _from_recipe(folder, out)
+    if bases.is_name(name) and not bases.find(str(base)):
+        name = os.path.join(os.curdir, name)  # a folder of its own, called as one of the package
     keys = {
         "initial": name,
         "kind": card.kind,

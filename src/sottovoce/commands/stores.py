@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce import bases
-from sottovoce.bases import NO_BASE
 from sottovoce.build import rules
 from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.grouping import Grouping
@@ -15,11 +13,10 @@ from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.federation.roster import Roster, is_federation
-from sottovoce.recipe import Recipe
+from sottovoce.recipe import SYNTHETIC, Recipe
 from sottovoce.runs.folder import RunFolder
 
 DEMO_TOKENS_PER_USER = 160
-_DEMO = "demo:"
 TURNS_BY_PLACE = (
     "it was begun by version 0.1 with privacy.sampling='in_turn', where a user more in the store changed the turns of "
     "others: its ε does not hold for replacing a user; start another run"
@@ -30,25 +27,19 @@ def with_absolute_paths(recipe: Recipe) -> Recipe:
     """The same recipe, valid in any folder."""
     if not recipe.data.store:
         raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
-    if recipe.model.initial is not None and recipe.model.initial not in (NO_BASE, *bases.shipped()):
-        recipe = recipe.replace(model={"initial": str(Path(recipe.model.initial).resolve())})
-    if recipe.local.public is not None:
-        recipe = recipe.replace(local={"public": str(Path(recipe.local.public).resolve())})
-    if has_own_store(recipe):
-        return recipe
-    return recipe.replace(data={"store": str(Path(recipe.data.store).resolve())})
+    return recipe.with_paths(lambda path: str(Path(path).resolve()))
 
 
 def has_own_store(recipe: Recipe) -> bool:
     """Is the store the synthetic population that lies in the run's folder?"""
-    return recipe.data.store.startswith(_DEMO)
+    return recipe.data.store.startswith(SYNTHETIC)
 
 
 def make_own_store(recipe: Recipe, run: RunFolder) -> None:
     """Write the synthetic population of a recipe that asks for one."""
     name = recipe.data.store
     if has_own_store(recipe):
-        users = name.removeprefix(_DEMO)
+        users = name.removeprefix(SYNTHETIC)
         if not users.isdecimal() or len(users) > 9 or int(users) < 1:
             raise SottoError(f"data.store={name!r} must be demo: and a number of users, for example demo:2000")
         prepare_demo(run.own_store, int(users))

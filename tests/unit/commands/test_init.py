@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from sottovoce import bases
 from sottovoce.commands.init import rounded_down, write_recipe
 from sottovoce.commands.noisy_count import NoisyUsers
+from sottovoce.commands.stores import with_absolute_paths
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
 from sottovoce.errors import SottoError
@@ -74,6 +76,27 @@ def test_a_base_of_ones_own_is_named_with_its_sizes(store, tmp_path, monkeypatch
     other = write_recipe(store, users=4000, base=tmp_path / "mine")
     assert Recipe.parse(other.text).local.learning_rate == Recipe.load("small").local.learning_rate
     assert "for the LSTM of `small`, not for this gru" in other.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "written"), [("mine", "../mine"), ("recipes/mine", "mine"), ("recipes/none", "./none")]
+)
+def test_a_recipe_with_its_store_and_its_base_can_be_moved(store, monkeypatch, name, written):
+    """The store, the base and the folder of the recipe lie in one folder."""
+    card = SimpleNamespace(words=Store.open(store).vocabulary.fingerprint, kind="gru", model={})
+    monkeypatch.setattr(bases, "is_base", lambda folder: True)
+    monkeypatch.setattr(bases, "read_base", lambda folder: card)
+    monkeypatch.chdir(store.parent)
+    (store.parent / "recipes").mkdir()
+    made = write_recipe(Path(store.name), users=4000, base=Path(name), out=Path("recipes/mine.toml"))
+    recipe = Recipe.parse(made.text)
+    assert (recipe.data.store, recipe.model.initial) == (f"../{store.name}", written)
+    (store.parent / "work").mkdir()
+    for each in (store.name, "recipes"):
+        (store.parent / each).rename(store.parent / "work" / each)
+    found = with_absolute_paths(Recipe.load("work/recipes/mine.toml"))
+    work = store.parent.resolve() / "work"
+    assert (found.data.store, found.model.initial) == (str(work / store.name), str(work / name))
 
 
 def test_a_base_with_other_tokens_and_a_folder_that_is_none_are_refused(store, tmp_path):
