@@ -185,11 +185,11 @@ class Privacy:
         return self.total_weight or float(self.places)
 
 
-_SEPARATION = ("min_separation", "participations")
-_CORRELATION = ("noise", "noise_bands", "noise_buffers", "noise_coefficients", "noise_decays")
+SEPARATION_KEYS = ("min_separation", "participations")
+CORRELATION_KEYS = ("noise", "noise_bands", "noise_buffers", "noise_coefficients", "noise_decays")
 # Keys that the first version did not have, by the version that added them: a recipe that does not use those of a
 # version keeps its hash.
-_ADDED_LATER = ((*_SEPARATION, *_CORRELATION), ("examples_per_user",))
+_ADDED_LATER = ((*SEPARATION_KEYS, *CORRELATION_KEYS), ("examples_per_user",))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from sottovoce.files import Json
 from sottovoce.kernels.find import Program
 from sottovoce.kernels.narrow import Narrow
 from sottovoce.models.contract import parameter_count, split
-from sottovoce.recipe import Federation, Recipe
+from sottovoce.recipe import CORRELATION_KEYS, SEPARATION_KEYS, Federation, Privacy, Recipe
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import play_round
@@ -273,6 +273,8 @@ def assemble_workload(
     sampling = "fixed" if store.users == cohort else "poisson"
     privacy = {"users": store.users, "cohort": cohort, "sampling": sampling, "accountant": "rdp", "secrets": "seeded"}
     privacy |= {"noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
+    # Correlated noise needs to know which rounds a user joins. Noise takes a small part of a round of any kind.
+    privacy |= {key: getattr(Privacy(), key) for key in (*CORRELATION_KEYS, *SEPARATION_KEYS)}
     run = {"block": block, "kernels": kernels, "devices": devices}
     recipe = workload.recipe if isinstance(workload.recipe, Recipe) else Recipe.load(workload.recipe)
     changes = {section: dict(keys) for section, keys in workload.changes.items()}

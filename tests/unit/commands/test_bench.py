@@ -172,6 +172,22 @@ def test_a_recipe_that_reads_public_text_is_not_timed():
         bench.users_per_second(Recipe.load("small").replace(local={"objective": "rehearsal"}))
 
 
+@pytest.mark.parametrize(
+    "privacy",
+    [
+        {"noise": "tree", "sampling": "in_turn"},
+        {"noise": "banded", "noise_bands": 4, "sampling": "min_separation", "min_separation": 5, "participations": 2},
+    ],
+)
+def test_a_recipe_with_correlated_noise_can_be_timed(privacy):
+    """The made-up users join every round, which such noise is not for."""
+    recipe = Recipe.load("demo").replace(privacy=privacy, model={"embedding": 4, "hidden": 4})
+    workload = bench.Workload(recipe, vocabulary=40, tokens=20, cohort=2)
+    assembly = bench.assemble_workload(workload, 2, 0, "auto")
+    assert assembly.recipe.privacy.noise == "independent"
+    assert assembly.recipe.model == recipe.model
+
+
 @pytest.mark.slow
 def test_any_recipe_can_be_timed():
     recipe = Recipe.load("demo").replace(privacy={"cohort": 4.0, "weight_cap": 100.0, "total_weight": 50.0})
