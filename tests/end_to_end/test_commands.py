@@ -769,7 +769,7 @@ def test_a_report_tells_the_total_of_the_store_of_today(sotto: Sotto, world: Wor
 
     now = page()
     assert f"ε is {accounting.rounded_up(total)} at the same δ." in now
-    assert f"all private runs on the store: {accounting.rounded_up(total, 6)}" in now
+    assert f"all private runs on the store: {accounting.rounded_up(total)}" in now
     assert "when this run ended" not in now
     # A store of the same name that never charged this run says nothing of it.
     for path in (ledger, ledger.with_suffix(".head")):

@@ -96,6 +96,9 @@ def accountant_name(accountant: str) -> str:
 def rounded_up(epsilon: float, digits: int = 3) -> str:
     """ε for people to read, never below itself: 4.6209 is `4.63`.
 
+    The same three digits in the prose, tables and figures of a run, so that one ε has one figure. Its files have all.
+    More digits are for what is compared: a budget, and an ε that is claimed against one that is computed.
+
     >>> rounded_up(4.6209), rounded_up(0.00012971), rounded_up(6.0)
     ('4.63', '0.00013', '6')
     """

@@ -240,10 +240,11 @@ def _contradicted(name: str, result: RoundsResult | CanariesResult) -> Iterator[
         claimed = f"{result.claimed_multiplier:g}"
     elif isinstance(result, CanariesResult) and not result.shown > result.claimed:
         share = result.one_run.noise if result.one_run else math.nan
-        shown, claimed = f"at most {accounting.rounded_up(share)} of the claimed noise", f"ε <= {result.claimed:.3g}"
+        shown = f"at most {accounting.rounded_up(share)} of the claimed noise"
+        claimed = f"ε <= {accounting.rounded_up(result.claimed)}"
     else:
         shown = f"ε >= {accounting.rounded_down(result.shown)} at δ = {plain_number(result.delta)}"
-        claimed = f"{result.claimed:.3g}"
+        claimed = accounting.rounded_up(result.claimed)
     yield f"the audit by {name} shows {shown}, and {claimed} is claimed"
 
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sottovoce.accounting import BestOfRuns, Event
+from sottovoce.accounting import BestOfRuns, Event, rounded_up
 from sottovoce.accounting.selection import draw_runs
 from sottovoce.commands.evaluate import Extra, evaluate_run, public_text
 from sottovoce.commands.initial_model import with_sizes
@@ -74,7 +74,8 @@ class Selected(Facts):
     check: str  # the command by which anyone with the released folder checks it
 
     def __repr__(self) -> str:
-        return f"<Selected: {self.out}, best of {self.chosen.expected_runs:g} runs on average, ε = {self.epsilon:.3g}>"
+        best = f"best of {self.chosen.expected_runs:g} runs on average"
+        return f"<Selected: {self.out}, {best}, ε = {rounded_up(self.epsilon)}>"
 
 
 FIVE = Choice()

@@ -43,8 +43,9 @@ class Selection(Facts):
 
     def __repr__(self) -> str:
         least = min(self.choosing, key=lambda one: one.epsilon)
-        cost = f"ε = {accounting.rounded_up(least.epsilon)} ({least.distribution}), one run {self.epsilon_one:.3g}"
-        return f"<Selection: best of {self.expected_runs:g} runs, {cost}, all {self.epsilon_all:.3g}>"
+        cost, one, every = map(accounting.rounded_up, (least.epsilon, self.epsilon_one, self.epsilon_all))
+        best = f"best of {self.expected_runs:g} runs, ε = {cost} ({least.distribution})"
+        return f"<Selection: {best}, one run {one}, all {every}>"
 
 
 def plan_selection(run: Spent, expected_runs: float, delta: float, accountant: str | None = None) -> Selection:

@@ -286,7 +286,7 @@ def _epsilon_lines(statement: Statement) -> list[str]:
         ("spent", statement.epsilon_spent),
         (f"all private runs on the store{_of(statement)}", statement.epsilon_store),
     )
-    return [f"{words}: {epsilon_text(cost, digits=6)}" for words, cost in costs if cost is not None]
+    return [f"{words}: {epsilon_text(cost)}" for words, cost in costs if cost is not None]
 
 
 def _evaluation_table(evidence: Evidence) -> Json | None:

@@ -53,7 +53,7 @@ def test_an_epsilon_is_never_shown_below_itself():
     run = make_run(budget=5.0000012)
     run.record[-1]["epsilon"] = 4.62302
     page = text_of(render_comparison(Comparison([run, make_run("twin", budget=6.0)])))
-    assert "4.624 at round 60." in page
+    assert "4.63 at round 60." in page
     assert "budget 5.00001" in page
 
 

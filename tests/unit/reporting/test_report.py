@@ -23,8 +23,11 @@ from builders import (
 
 from examples import first_of
 from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
+from sottovoce.reporting.model_card import promise
 from sottovoce.reporting.report import OtherRun, render
 from sottovoce.reporting.statement import NOT_COVERED, Adaptive
+from sottovoce.reporting.statement_text import prose
+from sottovoce.runs.card import Card
 
 INTERNAL = "Internal: exact figures of private data, do not publish"
 
@@ -54,7 +57,7 @@ def test_a_private_run_leads_with_its_epsilon():
     assert list(figures(page)) == ["accuracy", "perplexity", "epsilon", "bounds"]
     words = text_of(page)
     assert "This run satisfies (4.63, 1e-6)-differential privacy" in words
-    assert "all planned rounds: 4.6231" in words
+    assert "all planned rounds: 4.63 " in words
     assert "ε of the store 6.92" in words
     assert "one user is added or removed" in words
     assert "noise multiplier: 0.8125" in words
@@ -98,7 +101,7 @@ def test_a_total_for_another_relation_says_so():
     other = make_statement(relation_store="replace-one-user")
     page = text_of(without_rounds(statement=other))
     assert "6.92 all private runs on it, when one user is replaced by another" in page
-    assert "all private runs on the store, when one user is replaced by another: 6.9174" in page
+    assert "all private runs on the store, when one user is replaced by another: 6.92" in page
     same = text_of(without_rounds(statement=make_statement(relation_store="add-or-remove-one-user")))
     assert "when one user is replaced" not in same
 
@@ -137,12 +140,12 @@ def test_an_unfinished_run_says_that_its_epsilon_is_projected():
     assert "per user (projected)</h1>" in page
     assert "Unfinished run. 20 of 60 planned rounds are done. ε = 4.63 is projected" in words
     assert "2.67 is spent" in words
-    assert "all planned rounds, projected: 4.6231" in words
+    assert "all planned rounds, projected: 4.63 " in words
     assert (
         "satisfies (4.63, 1e-6)-differential privacy for users whose text it was trained on, not for those held out "
         "(projected: ε is that of all 60 planned rounds; 20 of them are done): whatever"
     ) in words
-    assert "projected: 4.624 at round 60." in text_of(ET.tostring(figures(page)["epsilon"], encoding="unicode"))
+    assert "projected: 4.63 at round 60." in text_of(ET.tostring(figures(page)["epsilon"], encoding="unicode"))
 
 
 def test_an_epsilon_by_round_is_never_shown_below_itself():
@@ -150,14 +153,30 @@ def test_an_epsilon_by_round_is_never_shown_below_itself():
     record[0]["epsilon"], record[1]["epsilon"] = 3.16334, 4.62302
     page = render(make_evidence(record=record))
     drawn = next(figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "epsilon-title" in figure)
-    assert "spent: 3.164 at round 1, 4.624 at round 2." in text_of(drawn)
-    assert "spent 3.164 4.624" in text_of(drawn)
+    assert "spent: 3.17 at round 1, 4.63 at round 2." in text_of(drawn)
+    assert "spent 3.17 4.63" in text_of(drawn)
+
+
+def test_one_epsilon_has_one_figure_wherever_it_is_said():
+    """Rounded up, to three digits; only files have all."""
+    statement = make_statement(epsilon=8.60191, epsilon_spent=8.60191, epsilon_store=8.60191)
+    record = make_record(done=2)
+    record[1]["epsilon"] = 8.60191
+    page = text_of(render(make_evidence(statement=statement, record=record)))
+    assert "spent: 8.61" in page
+    for text in (
+        page,
+        prose(statement),
+        "\n".join(promise(Card(parameters=1, vocabulary=1), statement)),
+        statement.short,
+    ):
+        assert set(re.findall(r"8\.6[0-9]*", text)) == {"8.61"}
 
 
 def test_the_total_of_a_store_that_is_gone_is_not_shown_as_of_today():
     words = text_of(without_rounds(statement=make_statement(store_gone=True)))
     assert "ε of the store 6.92 all private runs on it when this run ended" in words
-    assert "all private runs on the store when this run ended: 6.9174" in words
+    assert "all private runs on the store when this run ended: 6.92" in words
     assert "ε was 6.92 at the same δ, when this run ended." in words
     assert "when this run ended" not in text_of(public_page())
 

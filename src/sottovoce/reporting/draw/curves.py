@@ -109,7 +109,7 @@ class Figure:
         if value is None:
             return "–"
         if self.bound:
-            return rounded_up(value, 4)
+            return rounded_up(value)
         return f"{100 * value:.3g}%" if self.percent else f"{value:.4g}"
 
 

@@ -34,5 +34,5 @@ def test_flat_and_zero_values_have_a_scale():
 
 def test_a_bound_is_rounded_up():
     spent = Figure("f", "t", "ε", [Line("spent", [(1, 3.16334)])], bound=True)
-    assert spent.describe() == "spent: 3.164 at round 1."
-    assert spent.numbers().rows == [("spent", ["3.164"])]
+    assert spent.describe() == "spent: 3.17 at round 1."
+    assert spent.numbers().rows == [("spent", ["3.17"])]

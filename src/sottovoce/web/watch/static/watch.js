@@ -218,7 +218,7 @@ function charts() {
   const shown = [
     { name: single ? "Accuracy" : "Top-1 accuracy", unit: "share of targets", words: `On held-out users.${below.length ? " Dashed: top-1 without training on people." : ""}`, format: percent, lines: accuracy, levels: below, fromZero: true, nothing: "No evaluation yet." },
     { name: "Perplexity", unit: "perplexity", words: `On held-out users; lower is better.${above.length ? " Dashed: without training on people." : ""}`, format: number, lines: perRun((one) => measured(one, "perplexity")), levels: above, fromZero: true, widen: true, nothing: "No evaluation yet." },
-    { name: "Privacy spent", unit: "ε", words: "What a run claims is the ε of all planned rounds, also if it stops early.", format: (value) => epsilon(value, 4), lines: perRun((one) => points(one.record, (line) => line.epsilon)), levels: budgets(), fromZero: true,
+    { name: "Privacy spent", unit: "ε", words: "What a run claims is the ε of all planned rounds, also if it stops early.", format: (value) => epsilon(value), lines: perRun((one) => points(one.record, (line) => line.epsilon)), levels: budgets(), fromZero: true,
       nothing: runs.some((one) => one.record.length) ? "ε is infinite: no guarantee." : "No round yet." },
   ];
   if (runs.some(hasPieces)) {
