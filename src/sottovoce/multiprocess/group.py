@@ -15,6 +15,7 @@ import os
 import secrets as os_entropy
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -93,7 +94,8 @@ class Group:
         self.rank, self.count = rank, count
         self.facts: list[ProcessFacts] = []  # of every rank, after `agree`
         self._connections, self._sums = connections, sums
-        self._over = self._uninterruptible = self._stop_requested = False
+        self._over = threading.Event()
+        self._uninterruptible = self._stop_requested = False
         self._waits_since: float | None = None  # for the other processes, in a sum
 
     def __enter__(self) -> Group:
@@ -112,7 +114,7 @@ class Group:
         try:
             return self._sums.all_reduce(numbers)
         except (OSError, jax.errors.JaxRuntimeError, ValueError) as error:
-            self._over = True
+            self._over.set()
             lost = self._connections.lost(_GRACE) if self._connections else None
             problem = f"the connections between processes failed: {_first_line(error)}"
             raise LostProcess(problem if lost is None else _LOST.format(lost)) from error
@@ -194,24 +196,26 @@ class Group:
             self._connections.when_lost(partial(self._end, save))
 
     def _end(self, save: Callable[[], None], lost: int) -> None:
-        while not self._over:
+        while not self._over.is_set():
             begun = self._waits_since
             if begun is not None and time.monotonic() - begun > _GRACE:
                 with suppress(Exception):  # whatever happens, the process must not wait on
                     save()
+                if self._over.is_set():
+                    return  # the sum failed after all: the main thread ends the process
                 print("error:", _LOST.format(lost), file=sys.stderr, flush=True)
                 os._exit(1)  # without unwinding: the main thread waits in C++ for a machine that is lost
-            time.sleep(_GRACE / 20)
+            self._over.wait(_GRACE / 20)
 
     def dismiss(self, reason: str = "") -> None:
         """The leader ends the run for all. Where it cannot send, the others notice the closed connection."""
-        if self.is_leader and not self._over and not self._uninterruptible:
+        if self.is_leader and not self._over.is_set() and not self._uninterruptible:
             with suppress(LostProcess):
                 self.broadcast(_STOP + reason.encode())
         self.leave()
 
     def leave(self) -> None:
-        self._over = True
+        self._over.set()
         if self._connections:
             self._connections.close()
         self._sums.close()

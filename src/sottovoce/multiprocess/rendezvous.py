@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,15 @@ class Connections:
         self._closed = False
         self._lost: list[int] = []
         self._noticed = threading.Event()
+        self._threads: list[threading.Thread] = []
         for rank, peer in peers.items():
             keep_alive(peer)
-            threading.Thread(target=self._watch, args=(rank, peer), daemon=True).start()
+            self._start(partial(self._watch, rank, peer))
+
+    def _start(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, daemon=True)
+        self._threads.append(thread)
+        thread.start()
 
     def _watch(self, rank: int, peer: socket.socket) -> None:
         with suppress(OSError):  # nothing is ever sent: whatever arrives is the end of the connection
@@ -80,13 +87,22 @@ class Connections:
             if not self._closed:
                 act(self._lost[0])
 
-        threading.Thread(target=wait, daemon=True).start()
+        self._start(wait)
 
     def close(self) -> None:
+        """Close the connections, and wait for the threads that watch them, and for what `when_lost` has begun.
+
+        What `act` refers to may hold arrays of JAX. A thread that is still freeing them when the interpreter ends is
+        ended inside JAX's C++, and the process with it, by a segmentation fault.
+        """
         self._closed = True
         for peer in self._peers.values():
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        for peer in self._peers.values():
             peer.close()
 
 

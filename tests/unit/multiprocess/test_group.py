@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import socket
 import threading
 import time
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 
@@ -11,6 +13,7 @@ import pytest
 from sottovoce.errors import SottoError
 from sottovoce.multiprocess import group
 from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts, _padded_length, join
+from sottovoce.multiprocess.rendezvous import Connections
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"
@@ -191,3 +194,25 @@ def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved,
     with suppress(SystemExit):
         alone._end(lambda: saves.append(1), 1)
     assert (left, saves) == (ended, saved)
+
+
+def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
+    """One that frees arrays of JAX while the interpreter ends is a segmentation fault.
+
+    The other process ends first, as it does when it is dismissed: its end is being waited out when this one leaves.
+    """
+    monkeypatch.setattr(group, "_GRACE", 1000.0)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        there = socket.create_connection(listener.getsockname())
+        here, _ = listener.accept()
+    before, alone = set(threading.enumerate()), thread_groups(1)[0]
+    alone._connections = Connections({1: here})
+    saved = type("Saved", (), {"save": lambda self: None})()
+    kept = weakref.ref(saved)
+    alone.end_with_others(saved.save)
+    del saved
+    there.close()
+    assert alone._connections.lost(60) == 1
+    alone.leave()
+    assert set(threading.enumerate()) <= before
+    assert kept() is None
