@@ -77,7 +77,8 @@ class Connections:
 
     def lost(self, seconds: float) -> int | None:
         """The rank of a lost process, if one is noticed within some seconds."""
-        return self._lost[0] if self._noticed.wait(seconds) else None
+        self._noticed.wait(seconds)
+        return self._lost[0] if self._lost else None
 
     def when_lost(self, act: Callable[[int], None]) -> None:
         """Call `act` from another thread when a process is lost before `close`."""
@@ -96,6 +97,7 @@ class Connections:
         ended inside JAX's C++, and the process with it, by a segmentation fault.
         """
         self._closed = True
+        self._noticed.set()  # nobody is left to wait for, also where there is no peer
         for peer in self._peers.values():
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)

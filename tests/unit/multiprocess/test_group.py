@@ -216,3 +216,12 @@ def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
     alone.leave()
     assert set(threading.enumerate()) <= before
     assert kept() is None
+
+
+@pytest.mark.timeout(30)
+def test_connections_to_nobody_can_be_closed():
+    """What waits for the end of another process must not wait for ever."""
+    acted, nobody = [], Connections({})
+    nobody.when_lost(acted.append)
+    nobody.close()
+    assert (nobody.lost(0), acted) == (None, [])
