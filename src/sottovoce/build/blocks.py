@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from sottovoce.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix, Tree
 from sottovoce.privacy.adaptive import QuantileTracking
+from sottovoce.privacy.clipping import CLIPS, Clip, PerLayerClip
 from sottovoce.privacy.device_noise import DeviceNoise, how_often
 from sottovoce.privacy.estimators import ESTIMATORS, Estimator
 from sottovoce.privacy.sampling import SAMPLERS, Sampler, build_sampler
@@ -32,6 +35,20 @@ def sampler_of(recipe: Recipe) -> Sampler:
         hardened=hardened,
         participation=participation,
         silos=recipe.federation.max_silos,
+    )
+
+
+def clip_of(recipe: Recipe, layers: Collection[str]) -> Clip:
+    """The clip of a model of these layers. A mapping gives each its number of arrays."""
+    privacy, silos = recipe.privacy, recipe.federation.max_silos
+    # A person sends up to one update from each of their silos: together they have the norm S.
+    layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
+    return CLIPS.build(
+        privacy.clipping,
+        clip_norm=privacy.clip_norm / silos,
+        clip_norms=tuple(norm / silos for norm in layer_norms),
+        arrays=tuple(layers.values()) if isinstance(layers, Mapping) else (),
+        weight_aware=privacy.clip_weighted,
     )
 
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from sottovoce import accounting
 from sottovoce.accounting.matrices import Identity, Tree
 from sottovoce.build import rules
-from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
+from sottovoce.build.blocks import (
+    clip_of,
+    device_noise_of,
+    estimator_of,
+    matrix_of,
+    sampler_of,
+    settings_of,
+    tracking_of,
+)
 from sottovoce.build.rules import accountant_of
-from sottovoce.privacy.clipping import CLIPS, PerLayerClip, joint_norm
+from sottovoce.privacy.clipping import CLIPS, joint_norm
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
@@ -76,21 +84,12 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
 
 def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
     """The mechanism of a resolved recipe, for a model of these layers. A mapping gives each its number of arrays."""
-    privacy, silos = recipe.privacy, recipe.federation.max_silos
+    privacy, sampler = recipe.privacy, sampler_of(recipe)
     experiment = privacy.mode == "experiment"
-    # A person sends up to one update from each of their silos: together they have the norm S.
-    layer_norms = privacy.layer_clip_norms or PerLayerClip.even(privacy.clip_norm, len(layers)).clip_norms
-    sampler = sampler_of(recipe)
     correlated = privacy.noise != Identity.kind and privacy.mode == "private"
     return Mechanism(
         sampler=sampler,
-        clipping=CLIPS.build(
-            privacy.clipping,
-            clip_norm=privacy.clip_norm / silos,
-            clip_norms=tuple(norm / silos for norm in layer_norms),
-            arrays=tuple(layers.values()) if isinstance(layers, Mapping) else (),
-            weight_aware=privacy.clip_weighted,
-        ),
+        clipping=clip_of(recipe, layers),
         estimator=estimator_of(privacy),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
         clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),

@@ -15,7 +15,10 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from sottovoce.local.objective import Batch, Objective, initial_state, plain
 from sottovoce.local.quantise import EightBit
 from sottovoce.models.contract import LanguageModel, join, split
-from sottovoce.privacy.clipping import Clip, ClipNorms, finite_or_zero, norm, project
+from sottovoce.privacy.clipping import Clip, finite_or_zero, norm, project
+
+if TYPE_CHECKING:
+    from sottovoce.privacy.clipping import ClipNorms
 
 TRAINING = 0x7261696E  # the key that FedSGD trains with is not the one that chooses its tokens
 Begins = int | tuple[int, ...]  # the token that begins a text, BOS; or all that may, BOS first

@@ -2,6 +2,8 @@
 
 A clip cuts an update into parts and bounds the norm of each. The bounds are arguments, since they may change with the
 round. docs/extending.md shows how to add a clip.
+
+A reviewer asks a clip for its norms and does without jax: only what touches an update imports it.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
 
 from sottovoce.errors import SettingError
 from sottovoce.privacy.registry import Block, Registry
 
+if TYPE_CHECKING:
+    from jaxtyping import Array, Bool, Float
+
+    ClipNorms = Float[Array, " parts"]
+
 Update = Any  # a pytree of float arrays, shaped like the model
-ClipNorms = Float[Array, " parts"]
 
 # A norm summed in float32 can fall short of the true one; clipping to this share of S keeps the true norm below S.
 # `test_a_clipped_update_is_never_longer_than_the_clip_norm` measures it at the size of the paper's model.
@@ -30,6 +33,9 @@ SAFE_SHARE = 1 - 2e-5
 
 def norm(update: Update) -> Float[Array, ""]:
     """The L2 norm of all leaves together, in float32."""
+    import jax
+    import jax.numpy as jnp
+
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(update)))
 
 
@@ -48,6 +54,9 @@ def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bo
 
     A norm that overflows gives zeros, and an update that is not finite stays so, for `finite_or_zero` to catch.
     """
+    import jax
+    import jax.numpy as jnp
+
     length = norm(update)
     safe_bound = bound * SAFE_SHARE
     within = length <= safe_bound
@@ -91,6 +100,9 @@ class Clip(Block):
 
     def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
         """The update with every part within its clip norm."""
+        import jax
+        import jax.numpy as jnp
+
         leaves, structure = jax.tree.flatten(update)
         pairs = zip(self.parts(leaves), clip_norms, strict=True)
         shortened, cut = zip(*(self.shorten(list(part), bound) for part, bound in pairs), strict=True)
@@ -156,6 +168,8 @@ class NoClip(Clip):
     weight_aware = False
 
     def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
+        import jax.numpy as jnp
+
         return Clipped(update, jnp.array([False]))
 
 
@@ -164,6 +178,8 @@ CLIPS = Registry[Clip]("privacy.clipping", {"flat": FlatClip, "per_layer": PerLa
 
 def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:
     """What the parts of one user's Δ are clipped to: S, or S/w where it is w·Δ that must stay within S."""
+    import jax.numpy as jnp
+
     if not clipping.weight_aware:
         return clip_norms
     return clip_norms / jnp.where(weight > 0, weight, 1.0)
@@ -171,6 +187,9 @@ def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -
 
 def finite_or_zero(update: Update) -> tuple[Update, Float[Array, ""]]:
     """The update and 1, or zeros and 0 when any number in it is not finite."""
+    import jax
+    import jax.numpy as jnp
+
     finite = jnp.array(True)
     for leaf in jax.tree.leaves(update):
         finite &= jnp.all(jnp.isfinite(leaf))

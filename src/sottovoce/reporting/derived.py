@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,9 +17,18 @@ import numpy as np
 from sottovoce.accounting import Spent
 from sottovoce.accounting.events import BestOfRuns, CorrelatedGaussian, Covered, Event, ThresholdedHistogram
 from sottovoce.accounting.matrices import Identity
-from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
+from sottovoce.build.blocks import (
+    clip_of,
+    device_noise_of,
+    estimator_of,
+    matrix_of,
+    sampler_of,
+    settings_of,
+    tracking_of,
+)
 from sottovoce.errors import SottoError, count_of
 from sottovoce.privacy.adaptive import QuantileTracking
+from sottovoce.privacy.clipping import Clip, joint_norm
 from sottovoce.privacy.device_noise import STEPS, DeviceNoise
 from sottovoce.privacy.sampling import Sampler
 from sottovoce.privacy.schedule import Schedule, build_schedule
@@ -31,7 +39,6 @@ if TYPE_CHECKING:
     from sottovoce.privacy.mechanism import Mechanism
 
 ROUNDING = 1e-6  # norms are rounded to float32
-_CLIPS = {"flat": True, "per_layer": True, "none": False}  # is an update bounded?
 # What statements of earlier versions lack. A fact that is not stated is no lie.
 _LATER = ("min_separation", "sampling_generator")
 
@@ -65,26 +72,23 @@ class Derived:
     def noise_schedule(self) -> Schedule:
         return build_schedule(self.recipe.privacy.noise_schedule)
 
-    @property
-    def clipping(self) -> SimpleNamespace:
-        name = self.recipe.privacy.clipping
-        if name not in _CLIPS:
-            raise SottoError(f"privacy.clipping={name!r} must be one of {', '.join(_CLIPS)}")
-        return SimpleNamespace(bounded=_CLIPS[name])
+    @cached_property
+    def clip_schedule(self) -> Schedule:
+        return build_schedule(self.recipe.privacy.clip_schedule, self.recipe.privacy.clip_path)
+
+    @cached_property
+    def clipping(self) -> Clip:
+        return clip_of(self.recipe, ["part"] * self.parts)
 
     def start(self) -> None:
         return None
 
     def clip_norms(self, round_number: int, tracked: object = None) -> np.ndarray:
-        privacy, silos = self.recipe.privacy, self.recipe.federation.max_silos
-        norms = [privacy.clip_norm]
-        if privacy.clipping == "per_layer":
-            norms = list(privacy.layer_clip_norms) or [privacy.clip_norm / math.sqrt(self.parts)] * self.parts
-        factor = 1.0 if self.tracking else build_schedule(privacy.clip_schedule, privacy.clip_path)(round_number)
-        return np.asarray(norms, np.float32) / np.float32(silos) * np.float32(factor)
+        factor = 1.0 if self.tracking else self.clip_schedule(round_number)
+        return np.asarray(self.clipping.clip_norms, np.float32) * np.float32(factor)
 
     def sensitivity(self, clip_norms: np.ndarray) -> float:
-        bound = math.hypot(*map(float, clip_norms)) if self.clipping.bounded else math.inf
+        bound = joint_norm(clip_norms) if self.clipping.bounded else math.inf
         return self.sampler.most_updates * estimator_of(self.recipe.privacy).sensitivity(bound)
 
     def noise_std(self, round_number: int, clip_norms: np.ndarray) -> tuple[float, float | None]:
@@ -192,6 +196,8 @@ def fact_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[s
         yield f"the mode of {source} is {recipe.privacy.mode!r}, which gives no guarantee"
         return
     derived = derive(statement, recipe)
+    if not math.isfinite(derived.sensitivity(derived.clip_norms(1))):
+        yield f"by {source} nothing bounds what one user can do to the model"
     mechanism = cast("Mechanism", derived)  # it answers the same questions
     expected = {
         **_flat("declared", declared_facts(recipe, mechanism).to_json()),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from sottovoce.accounting import BestOfRuns, Covered
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
+from sottovoce.privacy.clipping import CLIPS, PerLayerClip
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room, recipe_of
@@ -87,6 +89,37 @@ def test_that_of_a_run_across_devices_too(kind):
         assert list(fact_faults(statement, source, "training.toml")) == []
     lie = replace(statement, federation=replace(facts, colluding=1))
     assert any("federation.colluding is 1" in fault for fault in fact_faults(lie, recipe, "training.toml"))
+
+
+@pytest.mark.parametrize(("setting", "other"), [("clipping", "none"), ("estimator", "true_average")])
+def test_what_bounds_nobody_is_a_fault_even_if_all_facts_agree(setting, other):
+    statement, recipe = stated({})
+    recipe = recipe.replace(privacy={setting: other})
+    infinite = {setting: other, "sensitivity": math.inf, "noise_std": math.inf}
+    infinite |= {"clip_norm": None} if setting == "clipping" else {}
+    statement = replace(statement, mechanism=replace(statement.mechanism, **infinite))
+    assert list(fact_faults(statement, recipe, "training.toml")) == [
+        "by training.toml nothing bounds what one user can do to the model"
+    ]
+
+
+def test_a_clip_that_is_added_to_the_registry_is_asked_for_its_norms(monkeypatch):
+    @dataclass(frozen=True)
+    class Halves(PerLayerClip):
+        """Two halves of an update, whatever layers there are."""
+
+        clip_norms: tuple[float, ...] = field(init=False, default=())
+        clip_norm: float = 1.0
+
+        def __post_init__(self):
+            object.__setattr__(self, "clip_norms", (self.clip_norm / 2, self.clip_norm / 2))
+
+    monkeypatch.setitem(CLIPS, "halves", Halves)
+    statement, recipe = stated({"privacy": {"clipping": "halves"}})
+    assert statement.mechanism.clip_norm == pytest.approx(15 / math.sqrt(2))
+    assert list(fact_faults(statement, recipe, "training.toml")) == []
+    lie = replace(statement, mechanism=replace(statement.mechanism, clip_norm=15.0))
+    assert "clip_norm is 15" in next(fact_faults(lie, recipe, "training.toml"))
 
 
 def test_covered_rounds_need_a_charge_that_covers_them():
