@@ -204,9 +204,20 @@ class Engine:
 
 
 GROUPED, WORDS, REAL, ENGINE, PUBLISHED = Grouped(), Words(), Synthetic(), Engine(), Published()
-_NAMES = {"guessed_lines": "lines that are not UTF-8", "single_record_users": "users with one record"}
+_NAMES = {
+    "guessed_lines": "lines that are not UTF-8",
+    "records_empty": "empty records left out",
+    "single_record_users": "users with one record",
+}
 # Not shown where there are none.
-_MISTAKES = ("records_dropped", "look_alike_users", "nameless_records", "guessed_lines", "records_filtered")
+_MISTAKES = (
+    "records_dropped",
+    "look_alike_users",
+    "nameless_records",
+    "guessed_lines",
+    "records_filtered",
+    "records_empty",
+)
 
 
 def prepare(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -43,6 +43,7 @@ class OwnedTexts:
     records: int
     dropped: int = 0  # those of too many owners
     contexts: list[str | None] | None = None  # of the writer of each text, where that is read
+    empty: int = 0  # records whose text is empty, which is not here
 
     @classmethod
     def of(cls, found: Iterable[Record], most_owners: int) -> OwnedTexts:
@@ -87,6 +88,29 @@ class OwnedTexts:
         owner = encoded.indices.to_numpy().astype(np.int64)
         values = None if contexts is None else contexts.to_pylist()
         return cls(names, owner, texts.cast(pa.string()), np.arange(len(texts)), len(texts), contexts=values)
+
+    def filled(self) -> OwnedTexts:
+        """Without the records whose text is empty (`Grouping.records`), and without users who have no other."""
+        import pyarrow as pa
+        from pyarrow import compute
+
+        sizes, spaces = (
+            compute.call_function(name, [self.texts]).to_numpy(zero_copy_only=False)
+            for name in ("binary_length", "utf8_is_space")
+        )
+        kept = (sizes > 0) & ~spaces
+        if kept.all():
+            return self
+        users, owner = np.unique(self.owner[kept], return_inverse=True)
+        return replace(
+            self,
+            users=[self.users[user] for user in users],
+            owner=owner,
+            texts=self.texts.filter(pa.array(kept)),
+            record=self.record[kept],
+            empty=len(np.unique(self.record[~kept])),
+            contexts=self.contexts and [value for value, keep in zip(self.contexts, kept, strict=True) if keep],
+        )
 
 
 class Block(Protocol):

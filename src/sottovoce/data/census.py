@@ -18,16 +18,22 @@ _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\ufeff"))
 class Census:
     """Counts of one pass, in constant memory.
 
-    `dropped` are records of too many owners, `filtered` those that a dump leaves out, `nameless` those of a user such
-    as "null", `guessed_lines` lines of tables that are not UTF-8, `known` texts that begin with a context.
+    `records` are all; `dropped` have too many owners, and `empty` no text. `filtered` are those that a dump leaves out,
+    `nameless` those of a user such as "null", `guessed_lines` lines of tables that are not UTF-8, `known` texts that
+    begin with a context.
     """
 
     def __init__(self) -> None:
-        self.records = self.dropped = self.filtered = self.nameless = self.guessed_lines = self.known = 0
+        self.records = self.dropped = self.empty = self.filtered = self.nameless = self.guessed_lines = self.known = 0
         self.position = Position()
         self._share = 1  # one in so many forms is kept
         self._first: dict[int, bytes] = {}  # the form of an id, and the first name that has it
         self._alike: dict[bytes, int] = {}  # another name of the same form
+
+    @property
+    def kept(self) -> int:
+        """The records that are in the text of their owners."""
+        return self.records - self.dropped - self.empty
 
     def meet(self, key: int, name: bytes) -> None:
         """A user by the form of the id (`form_of`), once or several times."""

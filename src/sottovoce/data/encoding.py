@@ -33,13 +33,15 @@ class Met:
 
 @dataclass(frozen=True, eq=False)
 class EncodedBlock:
-    """Consecutive records: text i has the tokens of row i of `column`, and is of `users[owner[i]]`."""
+    """Consecutive records: text i has the tokens of row i of `column`, and is of `users[owner[i]]` and `record[i]`."""
 
     users: list[Met]
     owner: np.ndarray
     column: TokenColumn
+    record: np.ndarray
     records: int
     dropped: int
+    empty: int
     known: int = 0  # texts that begin with a context
 
     @property
@@ -50,12 +52,14 @@ class EncodedBlock:
 
 
 def encode_block(texts: OwnedTexts, grouping: Grouping, tokenizer: Tokenizer) -> EncodedBlock:
+    """The tokens of the texts that are not empty."""
+    texts = texts.filled()
     users = [Met(grouping.name(user), *form_of(user), is_date(user)) for user in texts.users]
     column, known = tokenizer.encode_many(texts.texts), 0
     if texts.contexts is not None:
         column = begun_with(column, texts.contexts, tokenizer)
         known = sum(value in tokenizer.contexts for value in texts.contexts)
-    return EncodedBlock(users, texts.owner, column, texts.records, texts.dropped, known)
+    return EncodedBlock(users, texts.owner, column, texts.record, texts.records, texts.dropped, texts.empty, known)
 
 
 def encoded(
@@ -70,6 +74,7 @@ def encoded(
     for block in _in_order(_blocks(corpus, grouping, tokenizer, census), grouping, tokenizer):
         census.records += block.records
         census.dropped += block.dropped
+        census.empty += block.empty
         census.known += block.known
         texts = np.bincount(block.owner, minlength=len(block.users)).tolist()
         for user, count in zip(block.users, texts, strict=True):

@@ -122,8 +122,9 @@ class Grouping:
     ) -> Iterator[tuple[str, str]]:
         """The (user, text) pairs of a corpus: a record comes once for each owner, or not at all.
 
-        Guarantee: whether a record counts is decided by the record alone, by the number of its owners. So the records
-        of one user say nothing of those of another. (`tokenizer` counts the tokens of plain text, which has no users.)
+        Guarantee: whether a record counts is decided by the record alone, by the number of its owners, and whether its
+        text is more than white space. So the records of one user say nothing of those of another. (`tokenizer` counts
+        the tokens of plain text, which has no users.)
         """
         census, dated = census or Census(), 0
         if self.plain_text:
@@ -133,12 +134,14 @@ class Grouping:
         else:
             found = records(corpus, self.reading, census)
         for census.records, (owners, text, *_) in enumerate(found, 1):
-            if len(owners) <= self.owners_per_record:
+            if len(owners) > self.owners_per_record:
+                census.dropped += 1
+            elif not text or text.isspace():
+                census.empty += 1
+            else:
                 for owner in owners:
                     dated += is_date(owner)
                     yield owner, text
-            else:
-                census.dropped += 1
             if progress and census.records % PROGRESS_EVERY == 0:
                 progress(census.records, census.position.bytes)
         self.check_records(corpus, census, dated)
@@ -151,10 +154,10 @@ class Grouping:
         return Pieces(self.tokens_per_user, count, self.encoding, whole)
 
     def check_records(self, corpus: list[Source], census: Census, dated: int) -> None:
-        """Refuse a corpus without a record, or one whose users are dates; `dated` texts have one as their user."""
-        if census.records == census.dropped:
+        """Refuse a corpus without a record that counts, or one whose users are dates: those of `dated` texts."""
+        if not census.kept:
             self._refuse_empty(corpus, census)
-        if census.records >= SUSPECTED_FROM and dated >= SUSPECTED_SHARE * census.records:
+        if census.kept >= SUSPECTED_FROM and dated >= SUSPECTED_SHARE * census.kept:
             text = (
                 "{user_field} names dates or times, not people, and then no person is protected; name the field of the"
             )
@@ -163,6 +166,10 @@ class Grouping:
     def _refuse_empty(self, corpus: list[Source], census: Census) -> None:
         if not census.records:
             raise SottoError(f"no record in {', '.join(map(str, corpus))}; a corpus needs at least one")
+        if census.empty:
+            text = "{text_field} is empty in every record{}; name the field that holds the text"
+            others = " that has not too many owners" if census.dropped else ""
+            raise SettingError(text, others, text_field=self.text_field)
         text = "every record has more owners than {owners_per_record} allows; name the one who wrote it"
         raise SettingError(text, owners_per_record=self.owners_per_record)
 

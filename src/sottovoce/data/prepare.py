@@ -28,6 +28,7 @@ from sottovoce.files import Facts, made_aside
 PREPARATION_FILE = "preparation.json"
 FEW_USERS = 2_000
 MUCH_UNKNOWN = 0.15
+MANY_EMPTY = 0.1
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class PreparationSummary(Facts):
     `tokens_cut` are of the users kept; the tokens of users dropped are in `tokens_seen` only. `records_dropped` have
     too many owners; `look_alike_users` have an id much like another's; `nameless_records` have a user such as "null";
     `guessed_lines` of tables are not UTF-8 and were read as Windows-1252; `records_filtered` were left out of a dump:
-    deleted comments, bots, sentences beyond the limit.
+    deleted comments, bots, sentences beyond the limit; `records_empty` have no text.
     """
 
     records: int
@@ -59,6 +60,7 @@ class PreparationSummary(Facts):
     nameless_records: int = 0
     guessed_lines: int = 0
     records_filtered: int = 0
+    records_empty: int = 0
     records_with_context: int | None = None  # None: nothing was to be known of writers
 
     def __repr__(self) -> str:
@@ -83,6 +85,8 @@ class PreparationSummary(Facts):
             "out": self.nameless_records > 0,
             f"{self.records_dropped:,} of {self.records:,} records {plural(self.records_dropped, 'is', 'are')} left "
             "out: more owners than are allowed": self.records_dropped > 0,
+            f"{self.records_empty:,} of {self.records:,} records {plural(self.records_empty, 'is', 'are')} empty, and "
+            "left out. Check that the text field holds the text": self.records_empty > MANY_EMPTY * self.records,
             f"{unknown:.0%} of the tokens are not in the vocabulary. Check that the text field holds the "
             "text. For another language name it (--language) or give a public word list of it; for names and slang "
             "find words privately, or take a larger vocabulary": unknown > MUCH_UNKNOWN,
@@ -287,5 +291,6 @@ def summarise(
         nameless_records=0 if grouping.plain_text else census.nameless,
         guessed_lines=census.guessed_lines,
         records_filtered=census.filtered,
+        records_empty=census.empty,
         records_with_context=census.known if grouping.context_field else None,
     )

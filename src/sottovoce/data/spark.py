@@ -42,14 +42,15 @@ from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import sha256_of
 
 MOST_SHARDS = 4096
-# Flags of a text: the first of its record; of a user such as "null"; of a user like a date.
-FIRST, NAMELESS, DATE, DROPPED = 1, 2, 4, 8
+# Flags of a text: the first of its record; of a user such as "null"; of a user like a date; and of records left out.
+FIRST, NAMELESS, DATE, DROPPED, EMPTY = 1, 2, 4, 8, 16
 TEXTS = (
     "slot long, shard int, name binary, number double, written string, file int, block long, line long, tokens binary, "
     "form long, flags int"
 )
 ORDER = ("shard", "name", "number", "written", "file", "block", "line", "tokens")
 WRITTEN = "facts string, form long"
+MET = ("records", "dropped", "empty", "nameless")  # what a shard counts of a census
 _NO_PLACE = -1  # the piece of a file that records of a table are of
 _FAULT = re.compile(r"\b(?:SottoError|SettingError): (.+)")
 
@@ -261,8 +262,8 @@ def _encoder(work: _Work, kind: str, files: list[Path], slots: list[int]) -> Tas
                 file = places.get(unquote(urlparse(path).path), 0)
                 line = lines.get((path, block), 0)
                 found = encode_block(texts, work.grouping, work.vocabulary)
-                yield text_rows(found, texts, rows, (file, block, line), (slots, work.shards))
-                lines[path, block] = line + texts.records
+                yield text_rows(found, rows, (file, block, line), (slots, work.shards))
+                lines[path, block] = line + found.records
 
     return encode
 
@@ -304,10 +305,8 @@ def _columns(batch: Any, path: str, block: int, grouping: Grouping) -> tuple[Any
     return batch, Columns(where, [chosen], 0).read(grouping.reading, grouping.owners_per_record)
 
 
-def text_rows(
-    found: EncodedBlock, texts: OwnedTexts, rows: Any, place: tuple[int, int, int], spread: tuple[list[int], int]
-) -> Any:
-    """The texts of a block as rows of `TEXTS`, and a row without a user for each record of too many owners.
+def text_rows(found: EncodedBlock, rows: Any, place: tuple[int, int, int], spread: tuple[list[int], int]) -> Any:
+    """The texts of a block as rows of `TEXTS`, and a row without a user for each record that is left out.
 
     `rows` has what orders each record; `place` is the file, the piece of it and the records before; `spread` says which
     slot each shard has, and how many shards there are.
@@ -315,31 +314,32 @@ def text_rows(
     import pyarrow as pa
 
     (file, block, line), (slots, shards) = place, spread
-    names, count, dropped = found.names, len(texts.owner), texts.dropped
+    names, count, left_out = found.names, len(found.owner), found.dropped + found.empty
     shard = (names[:, 0].astype(np.int64) * 256 + names[:, 1]) * shards >> 16
-    first = np.diff(texts.record, prepend=-1) != 0
+    first = np.diff(found.record, prepend=-1) != 0
     kinds = np.array([NAMELESS * user.nameless + DATE * user.date for user in found.users] or [0])
     forms = np.array([user.form for user in found.users] or [0], np.uint64).view(np.int64)
-    flags = np.concatenate([first * FIRST + kinds[texts.owner], np.full(dropped, FIRST | DROPPED)]).astype(np.int32)
+    reasons = np.repeat([FIRST | DROPPED, FIRST | EMPTY], [found.dropped, found.empty])
+    flags = np.concatenate([first * FIRST + kinds[found.owner], reasons]).astype(np.int32)
     size = found.column.tokens.itemsize
-    ends = np.concatenate([[0], np.cumsum(found.column.lengths) * size, np.zeros(dropped, np.int64)])
+    ends = np.concatenate([[0], np.cumsum(found.column.lengths) * size, np.zeros(left_out, np.int64)])
     ends[count + 1 :] = ends[count]
-    of_record = np.concatenate([texts.record, np.zeros(dropped, np.int64)])
+    of_record = np.concatenate([found.record, np.zeros(left_out, np.int64)])
     order = rows.take(pa.array(of_record))
     if order.column("written").null_count:
         raise SottoError("a record has no value in the field that orders records; fill it, or name another field")
     columns = {
-        "slot": np.concatenate([np.array(slots, np.int64)[shard], np.full(dropped, slots[0], np.int64)]),
-        "shard": np.concatenate([shard, np.zeros(dropped, np.int64)]).astype(np.int32),
-        "name": pa.array([*(name.tobytes() for name in names), *[b""] * dropped], pa.binary()),
+        "slot": np.concatenate([np.array(slots, np.int64)[shard], np.full(left_out, slots[0], np.int64)]),
+        "shard": np.concatenate([shard, np.zeros(left_out, np.int64)]).astype(np.int32),
+        "name": pa.array([*(name.tobytes() for name in names), *[b""] * left_out], pa.binary()),
         "number": order.column("number").cast(pa.float64()),
         "written": order.column("written").cast(pa.string()),
-        "file": np.full(count + dropped, file, np.int32),
-        "block": np.full(count + dropped, block, np.int64),
+        "file": np.full(count + left_out, file, np.int32),
+        "block": np.full(count + left_out, block, np.int64),
         # Texts of a table that come at one time are in the order of their tokens.
-        "line": line + of_record if block != _NO_PLACE else np.zeros(count + dropped, np.int64),
+        "line": line + of_record if block != _NO_PLACE else np.zeros(count + left_out, np.int64),
         "tokens": _binary(ends, found.column.tokens),
-        "form": np.concatenate([forms[texts.owner], np.zeros(dropped, np.int64)]),
+        "form": np.concatenate([forms[found.owner], np.zeros(left_out, np.int64)]),
         "flags": flags,
     }
     return pa.RecordBatch.from_pydict({name: pa.array(column) for name, column in columns.items()})
@@ -384,6 +384,7 @@ class ShardWriter:
         flags = batch.column("flags").to_numpy()
         self.census.records += int(np.sum(flags & FIRST > 0))
         self.census.dropped += int(np.sum(flags & DROPPED > 0))
+        self.census.empty += int(np.sum(flags & EMPTY > 0))
         self.census.nameless += int(np.sum(flags & NAMELESS > 0))
         self.dated += int(np.sum(flags & DATE > 0))
         names, tokens, forms = (batch.column(each).to_pylist() for each in ("name", "tokens", "form"))
@@ -431,7 +432,7 @@ class ShardWriter:
         for split, path in split_paths(self._work.folder, self._work.shards, self.shard).items():
             hashes[path.name] = sha256_of(self._drafts[split])
             os.replace(self._drafts[split], path)
-        met = {"records": self.census.records, "dropped": self.census.dropped, "nameless": self.census.nameless}
+        met = {name: getattr(self.census, name) for name in MET}
         counts = (self._splits.counts + SplitCounts(single=self.single)).to_json()
         return json.dumps({"shard": self.shard, "counts": counts, "hashes": hashes, "dated": self.dated, **met})
 
@@ -479,9 +480,8 @@ def _finished(
 ) -> PreparationSummary:
     census, counts, hashes = Census(), SplitCounts(), dict[str, str]()
     for each in facts:
-        census.records += each["records"]
-        census.dropped += each["dropped"]
-        census.nameless += each["nameless"]
+        for name in MET:
+            setattr(census, name, getattr(census, name) + each[name])
         counts += SplitCounts(**each["counts"])
         hashes |= each["hashes"]
     work.grouping.check_records([Path(str(corpus.table or "the files"))], census, sum(each["dated"] for each in facts))

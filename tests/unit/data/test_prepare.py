@@ -1,10 +1,11 @@
 """Users are whole, cut exactly, split stably; a failure leaves nothing behind."""
 
+import csv
 import gzip
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from examples import examples
 from sentences import SENTENCES
@@ -19,6 +21,7 @@ from sottovoce.data import blocks as blocks_module
 from sottovoce.data import grouping as grouping_module
 from sottovoce.data import prepare as prepare_module
 from sottovoce.data import rows as rows_module
+from sottovoce.data.blocks import OwnedTexts
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, collect, prepare
 from sottovoce.data.rows import SplitWriter
@@ -54,7 +57,8 @@ def streams(folder: Path) -> dict[str, dict[str, list[int]]]:
 def expected(rows: Records) -> dict[str, list[int]]:
     users: dict[str, list[int]] = {}
     for user, text in rows:
-        users.setdefault(user, []).extend(LETTERS.encode(text))
+        if text.strip():
+            users.setdefault(user, []).extend(LETTERS.encode(text))
     return users
 
 
@@ -353,6 +357,81 @@ def test_an_empty_corpus_is_an_error(tmp_path: Path, content: str) -> None:
     with pytest.raises(SottoError, match="no record in"):
         collect(corpus, LETTERS)
     assert list(tmp_path.iterdir()) == [corpus]
+
+
+EMPTY = ("", " ", "\n\t ", "\u2003\u3000\x1c", "\u00a0\u2028")
+
+
+def with_empty(rows: Records) -> Records:
+    """The same people's text, empty records between, and people who wrote nothing else, before and behind."""
+    between = [row for number, (user, text) in enumerate(rows) for row in ((user, EMPTY[number % 5]), (user, text))]
+    return [(f"nobody {number}", text) for number, text in enumerate(EMPTY)] + [*between, ("null", ""), ("ANN", " ")]
+
+
+def as_table(folder: Path, rows: Records, kind: str) -> Path | pa.Table | Records:
+    columns = {"user": [user for user, _ in rows], "text": [text for _, text in rows]}
+    if kind == "jsonl":
+        return write(folder / "c.jsonl", rows)
+    if kind == "lists":  # lines are read one by one
+        lines = [json.dumps({"user": [user], "text": text}) for user, text in rows]
+        (folder / "c.jsonl").write_text("\n".join(lines))
+        return folder / "c.jsonl"
+    if kind == "csv":
+        with (folder / "c.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("user", "text"), *rows])
+        return folder / "c.csv"
+    if kind == "parquet":
+        parquet.write_table(pa.table(columns), folder / "c.parquet")
+        return folder / "c.parquet"
+    return pa.table(columns) if kind == "table" else rows
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "lists", "csv", "parquet", "table", "records"])
+def test_empty_records_are_left_out_and_who_wrote_no_other_is_no_user(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 900)
+    rows = [("ann", "a b"), ("bob", "c zzz"), ("ann", " d"), ("cyd", "e"), ("bob", "f")] * 5
+    plain = prepare(rows, tmp_path / "plain", LETTERS)
+    summary = prepare(as_table(tmp_path, with_empty(rows), kind), tmp_path / "store", LETTERS)
+    for name in ("train.arrow", "test.arrow", "store.json", "vocabulary.txt"):
+        assert (tmp_path / "store" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
+    assert (plain.records, plain.records_empty) == (25, 0)
+    assert summary == replace(plain, records=57, records_empty=32)
+    assert json.loads((tmp_path / "store" / "preparation.json").read_text())["records_empty"] == 32
+    assert any("32 of 57 records are empty, and left out" in warning for warning in summary.warnings)
+
+
+def test_a_tenth_of_empty_records_is_not_warned_of(tmp_path: Path) -> None:
+    for empty in (1, 2):
+        rows = [("ann", "a")] * 9 + [("ann", "")] * empty
+        warned = prepare(rows, tmp_path / f"{empty}", LETTERS, Grouping(test_users=0)).warnings
+        assert any("empty" in warning for warning in warned) == (empty == 2)
+
+
+def test_empty_records_of_several_owners_count_once(tmp_path: Path) -> None:
+    rows = [{"user": ["ann", "bob"], "text": " "}, {"user": ["ann", "bob", "cyd"], "text": ""}]
+    rows += [{"user": ["ann", "bob"], "text": "a"}]
+    summary = prepare(rows, tmp_path / "store", LETTERS, Grouping(test_users=0, owners_per_record=2))
+    assert (summary.records, summary.records_dropped, summary.records_empty, summary.users_seen) == (3, 1, 1, 2)
+
+
+def test_a_corpus_of_empty_records_is_refused(tmp_path: Path) -> None:
+    rows = [(f"user {number}", EMPTY[number % 5]) for number in range(500)]
+    corpus = write(tmp_path / "c.jsonl", rows)
+    for use in (lambda: prepare(corpus, tmp_path / "store", LETTERS), lambda: collect(corpus, LETTERS)):
+        with pytest.raises(SottoError, match="text_field=text is empty in every record; name the field"):
+            use()
+    assert list(tmp_path.iterdir()) == [corpus]
+
+
+def test_white_space_is_what_python_takes_for_it() -> None:
+    """In blocks Arrow decides, and record by record Python does."""
+    letters = [chr(code) for code in range(0x3100)] + ["", "\ud800", " \ud800", "\ufeff", "\U0001d173", " " * 99]
+    found = OwnedTexts.of([(("ann",), letter) for letter in letters], 1).filled()
+    kept = [place for place, letter in enumerate(letters) if letter and not letter.isspace()]
+    assert found.record.tolist() == kept
+    assert len(kept) == len(letters) - found.empty
 
 
 def test_a_store_is_never_overwritten(tmp_path: Path) -> None:

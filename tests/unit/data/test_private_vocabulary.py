@@ -72,6 +72,7 @@ def test_one_user_more_changes_few_counts_by_one(
     text = st.lists(st.sampled_from("abcdefghij"), max_size=12).map(" ".join)
     rows = data.draw(st.lists(st.tuples(st.sampled_from(["ann", "bob", "cyd", "dan"]), text), min_size=1, max_size=8))
     newcomer = [("eve", line) for line in data.draw(st.lists(text, min_size=1, max_size=3))]
+    rows.append(("ann", "a"))  # empty text alone is refused
     mixed = rows + newcomer
     random.Random(data.draw(st.integers(0, 9))).shuffle(mixed)
     order = [row for row in mixed if row[0] != "eve"]  # the text of the others is the same text

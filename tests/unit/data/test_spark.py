@@ -24,16 +24,17 @@ from sottovoce.errors import SottoError
 WORDS = Vocabulary.from_words("abcdefgh")
 GROUPING = Grouping(min_tokens=6, tokens_per_user=60, test_users=0.3)
 FILES = ("train.arrow", "test.arrow", "store.json", "preparation.json", "vocabulary.txt")
+EMPTY = range(111, 185)
 needs_spark = pytest.mark.skipif(not importlib.util.find_spec("pyspark"), reason="needs the extra spark")
 
 
 def rows(count: int = 600) -> list[dict[str, object]]:
-    """User 0 is all over the corpus."""
+    """User 0 is all over the corpus. Two blocks of 37 records, and one record in nine, are empty."""
     drawn = random.Random(5)
     return [
         {
             "user": f"user {drawn.randrange(40) if number % 3 else 0}",
-            "text": " ".join(drawn.choices([*"abcdefgh", "zzz", "né"], k=drawn.randrange(9))),
+            "text": " ".join(drawn.choices([*"abcdefgh", "zzz", "né"], k=drawn.randrange(9) * (number not in EMPTY))),
             "ts": f"2026-{number % 12 + 1:02d}-{number % 28 + 1:02d}",
             "n": (number * 37) % 1000,
         }
@@ -56,7 +57,7 @@ def in_two_steps(folder: Path, records: list[dict[str, object]], shards: int) ->
         texts = OwnedTexts.of([((str(row["user"]),), str(row["text"])) for row in some], 1)
         order = pa.RecordBatch.from_pydict({"number": pa.nulls(len(some), pa.float64()), "written": [""] * len(some)})
         found = encode_block(texts, GROUPING, WORDS)
-        batches.append(text_rows(found, texts, order, (0, start // 111, start % 111), (list(range(shards)), shards)))
+        batches.append(text_rows(found, order, (0, start // 111, start % 111), (list(range(shards)), shards)))
     random.Random(1).shuffle(batches)
     table = pa.Table.from_batches(batches)
     table = table.sort_by([(name, "ascending") for name in ORDER if name not in ("number", "tokens")])
@@ -79,6 +80,7 @@ def test_both_steps_give_the_rows_of_one_machine(tmp_path: Path, shards: int) ->
         picked = list(range(0, one.users, 2))
         assert (one.gather(picked).tokens == other.gather(picked).tokens).all()
     names = FILES if shards == 1 else FILES[3:]
+    assert json.loads((tmp_path / "steps" / "preparation.json").read_text())["records_empty"] > len(EMPTY)
     assert [(tmp_path / "store" / name).read_bytes() for name in names] == [
         (tmp_path / "steps" / name).read_bytes() for name in names
     ]
