@@ -214,6 +214,22 @@ def test_a_reason_against_it_lets_nothing_out(
     assert files_of(ready) == before
 
 
+def test_what_would_not_verify_is_refused_before_anything_is_erased(sotto: Sotto, ready: Path, tmp_path: Path) -> None:
+    """Ledgers, claim and files agree; only a check of the folder as others get it finds the fault."""
+    edit("privacy.json", '"clipping": "flat"', '"clipping": "soft"')(ready)
+    before, people = files_of(ready), files_of(store_of(ready))
+    told = sotto("release", ready, "--out", tmp_path / "out", "--yes")
+    assert told.status == 1, told
+    fault = "recipe: mechanism.clipping is soft, and by training.toml it is flat"
+    assert f"not released: {ready}\n- `sotto verify` of the release would fail: {fault}\n" in told.out
+    assert not (tmp_path / "out").exists()
+    assert files_of(ready) == before
+    assert files_of(store_of(ready)) == people
+    edit("privacy.json", '"clipping": "soft"', '"clipping": "flat"')(ready)
+    assert sotto("release", ready, "--out", tmp_path / "out", "--yes").status == 0
+    assert files_of(store_of(ready)) != people  # it is noted there that figures of its people were released
+
+
 def store_of(run: Path) -> Path:
     return Path(Recipe.load(run / "recipe.toml").data.store)
 

@@ -14,7 +14,7 @@ from sottovoce import accounting
 from sottovoce.accounting import Covered
 from sottovoce.audit.results import Audits, CanariesResult, RoundsResult
 from sottovoce.commands.insert_canaries import read_registry
-from sottovoce.commands.release_folder import Publication, ReleaseFolder, store_ledger
+from sottovoce.commands.release_folder import NotVerified, Publication, ReleaseFolder, store_ledger
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
@@ -27,7 +27,7 @@ from sottovoce.runs.budget import total_of
 from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.ledger import PREPARATION, Ledger
 from sottovoce.runs.secrets import Secrets
-from sottovoce.runs.signature import RELEASE, fingerprint, owner_key, owner_key_file, sign_folder
+from sottovoce.runs.signature import fingerprint, owner_key, owner_key_file
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
 AUDITS = ("rounds", "canaries")
@@ -71,7 +71,8 @@ def release_run(
 ) -> Release:
     """Write what may be public of a run into a new, signed folder, and erase the run's secrets.
 
-    Nothing is written or erased where there is a reason against it: `reasons` then lists all of them.
+    Nothing is written or erased where there is a reason against it: `reasons` then lists all of them. The last check is
+    that of `sotto verify`, on the signed folder; a rehearsal writes none, and cannot make it.
 
     Args:
         path: the run's folder.
@@ -116,11 +117,13 @@ def release_run(
             return replace(found, files=draft.files, notes=(*before, *draft.notes))
         key = owner_key(publication.key)
         draft = ReleaseFolder(run, out, publication, fingerprint(key.public_key()))
-        with made_aside(out) as folder:
-            draft.write(folder, tuple(audits))
-            sign_folder(folder, key, RELEASE)
-            # Before the folder has its name: what is released never exists at the same time as the keys of its noise.
-            Secrets.erase(run.secrets)
+        try:
+            with made_aside(out) as folder:
+                draft.publish(folder, tuple(audits), key)
+                # Before the folder has its name: what is released never exists together with the keys of its noise.
+                Secrets.erase(run.secrets)
+        except NotVerified as error:
+            return replace(found, reasons=error.reasons)
     check = f"sotto verify {out} --signer {draft.signer}"
     return replace(found, released=True, files=draft.files, signer=draft.signer, notes=draft.notes, check=check)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sottovoce import bases
 from sottovoce.build.assembly import model_settings
@@ -13,6 +15,7 @@ from sottovoce.commands.export import export_run
 from sottovoce.commands.private_evaluation import PAID, may_show_exact, private_accuracy
 from sottovoce.commands.report import public_recipe, report_run
 from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
@@ -34,7 +37,10 @@ from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.ledger import StoreLedger, write_release
 from sottovoce.runs.record import Lines, as_lines, without_evaluations
-from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
+from sottovoce.runs.signature import MANIFEST, RELEASE, SIGNATURE, SIGNER, fingerprint, sign_folder
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _LICENSE = re.compile(r"[\w.+-]{1,64}", re.ASCII)
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]{2,8})*")
@@ -53,6 +59,14 @@ class Publication:
             raise SettingError("{license!r} must be the short name of a licence: apache-2.0", license=self.license)
         if self.language is not None and not _LANGUAGE.fullmatch(self.language):
             raise SettingError("{language!r} must be the code of a language: en, de, pt-BR", language=self.language)
+
+
+class NotVerified(SottoError):
+    """A release that `sotto verify` would not pass, and why: one line for each check."""
+
+    def __init__(self, faults: Sequence[str]):
+        self.reasons = tuple(f"`sotto verify` of the release would fail: {fault}" for fault in faults)
+        super().__init__("; ".join(self.reasons))
 
 
 @dataclass
@@ -137,7 +151,20 @@ class ReleaseFolder:
         releases.append({"run": statement.run, "round": statement.rounds_done, "exact": self.exact and measured})
         releases.sync()
 
-    def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
+    def publish(self, draft: Path, audits: tuple[AuditOutcome, ...], key: Ed25519PrivateKey) -> None:
+        """Fill the folder, sign it, and check it as anyone would who gets it.
+
+        Raises:
+            NotVerified: a check fails. Nothing outside the folder was written.
+        """
+        statement = self.write(draft, audits)
+        sign_folder(draft, key, RELEASE)
+        checks = verify_release(draft, signer=fingerprint(key.public_key())).checks
+        if faults := [f"{check.name}: {check.found}" for check in checks if check.result == FAILED]:
+            raise NotVerified(faults)
+        self._note_release(statement)
+
+    def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> Statement:
         run, recipe = self.run, Recipe.of(self.run)
         for file in (run.model_file(WEIGHTS), run.tokenizer_file()):
             write_aside(draft / file.name, file.read_bytes())
@@ -163,7 +190,7 @@ class ReleaseFolder:
         if self.onnx:
             self._export(draft, written)
         write_aside(draft / README, model_card(self._described(statement, model)).encode())
-        self._note_release(statement)
+        return statement
 
     def _export(self, draft: Path, statement: Json) -> None:
         try:

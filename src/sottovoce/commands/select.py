@@ -19,6 +19,7 @@ from sottovoce.commands.release import AUDITS, BY_DEFAULT, run_faults
 from sottovoce.commands.release_folder import Publication, ReleaseFolder
 from sottovoce.commands.stores import has_own_store, with_absolute_paths
 from sottovoce.commands.train import train
+from sottovoce.commands.verify_files import check_work
 from sottovoce.data.store import Store, store_facts
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import SettingError, SottoError
@@ -39,7 +40,7 @@ from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.payments import planned_rounds
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
-from sottovoce.runs.signature import RELEASE, fingerprint, owner_key, sign_folder
+from sottovoce.runs.signature import fingerprint, owner_key
 
 SCORE = "the perplexity of public text"
 DISTRIBUTIONS = ("logarithmic", "geometric")  # with one run at least
@@ -110,6 +111,7 @@ def select_best(
     with work_folder(out.resolve().parent, out.name) as work:
         text = public_text(public, find_tokenizer(people))
         event = BestOfRuns(float(choice.runs), choice.distribution, _charges_of(recipes, work))
+        check_work([event.to_json()])  # or nobody could verify what was paid for
         key = owner_key(publication.key)
         # From here on it is paid for. An owner who stops now has seen nothing, and gets nothing back.
         name = os_entropy.token_hex(6)
@@ -125,8 +127,7 @@ def select_best(
         statement = _restate(best, event, chosen, StoreLedger(copy / "ledger.jsonl"))
         draft = ReleaseFolder(best, out, publication, fingerprint(key.public_key()))
         with made_aside(out) as folder:
-            draft.write(folder, tuple(AuditOutcome(name, "not run") for name in AUDITS))
-            sign_folder(folder, key, RELEASE)
+            draft.publish(folder, tuple(AuditOutcome(name, "not run") for name in AUDITS), key)
             Secrets.erase(best.secrets)
     check = f"sotto verify {out} --signer {draft.signer}"
     return Selected(str(out), statement.epsilon, statement.delta, chosen, score, draft.files, check)

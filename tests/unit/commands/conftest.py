@@ -73,7 +73,8 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
     def make(run: RunFolder, name: str = "release") -> Path:
         out = tmp_path / f"{name} of {run.path.name}"
         out.mkdir()
-        release_folder.ReleaseFolder(run, out, release_folder.Publication(), "SHA256:abc").write(out, ())
+        draft = release_folder.ReleaseFolder(run, out, release_folder.Publication(), "SHA256:abc")
+        draft._note_release(draft.write(out, ()))
         signature.sign_folder(out, signature.owner_key(), signature.RELEASE)
         return out
 
