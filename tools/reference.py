@@ -24,6 +24,9 @@ import sottovoce
 from sottovoce import recipe
 from sottovoce.cli.examples import EXAMPLES, commands
 from sottovoce.cli.main import app
+from sottovoce.privacy.clipping import CLIPS
+from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import SECTIONS, shipped_recipes
 
 ROOT = Path(__file__).parent.parent
@@ -32,6 +35,9 @@ NOTE = "<!-- Written by tools/reference.py (`make reference`). Change the code, 
 
 
 # Recipe keys
+
+# A recipe does not know the blocks that it names.
+REGISTERED = {registry.setting: tuple(registry) for registry in (SAMPLERS, CLIPS, ESTIMATORS)}
 
 
 class Key(NamedTuple):
@@ -67,7 +73,8 @@ def keys_of(section: str) -> Iterator[Key]:
         for row in recipe.describe():
             if row.section == section:
                 default = "not set" if row.default is None else f"`{_toml(row.default)}`"
-                allowed = ", ".join(f"`{choice}`" for choice in row.choices or ()) or row.range
+                choices = row.choices or REGISTERED.get(f"{row.section}.{row.name}", ())
+                allowed = ", ".join(f"`{choice}`" for choice in choices) or row.range
                 yield Key(row.name, row.kind, default, allowed, row.meaning)
         return
     hints = get_type_hints(SECTIONS[section])

@@ -20,8 +20,9 @@ from sottovoce.data.words import BOS, EOS
 from sottovoce.local.keys import local_key
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD
+from sottovoce.privacy import clipping
 from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import FlatClip, PerLayerClip
+from sottovoce.privacy.clipping import PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import rounded_gaussian
@@ -62,12 +63,16 @@ UPDATES = {
     "fedavg, at the end": lambda clip: FedAvg(clip, False, **LOCAL),
     "fedsgd": lambda clip: FedSGD(clip, **LOCAL),
 }
+LAYERS = {"clip_norm": S, "clip_norms": PerLayerClip.even(S, 11).clip_norms}
+BOUNDED = {name.replace("_", " "): name for name, kind in clipping.CLIPS.items() if kind.bounded}
 CLIPS = {
-    "flat": FlatClip(S),
-    "flat, weight-aware": FlatClip(S, weight_aware=True),
-    "per layer": PerLayerClip.even(S, 11),
+    **{shown: clipping.CLIPS.build(name, **LAYERS) for shown, name in BOUNDED.items()},
+    **{
+        f"{shown}, weight-aware": clipping.CLIPS.build(name, **LAYERS, weight_aware=True)
+        for shown, name in BOUNDED.items()
+        if clipping.CLIPS[name].takes("weight_aware")
+    },
     "per layer, given": PerLayerClip(tuple(S * share for share in (0.9, *([0.1] * 10)))),
-    "per layer, weight-aware": PerLayerClip.even(S, 11, weight_aware=True),
 }
 ESTIMATORS = {
     "fixed": FixedDenominator(2.0),

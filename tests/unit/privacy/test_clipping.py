@@ -44,6 +44,16 @@ def test_a_clipped_update_is_within_the_bound_and_keeps_its_direction(clip, tree
             np.testing.assert_array_equal(before, after)
 
 
+@pytest.mark.parametrize("name", [name for name, kind in CLIPS.items() if kind.bounded])
+@pytest.mark.parametrize("length", [0.0, 1e-20, 1e-3, 1.5, 7.0, 1e30])
+def test_every_clip_there_is_keeps_its_bound(name, length):
+    clip = CLIPS.build(name, clip_norm=1.5, clip_norms=PerLayerClip.even(1.5, 2).clip_norms)
+    assert joint_norm(clip.clip_norms) == pytest.approx(1.5)  # S bounds the whole update, whatever its parts
+    tree = (np.float32(length) * np.ones((3, 4), np.float32), -np.float32(length) * np.ones(5, np.float32))
+    update, _ = finite_or_zero(clip.clip(tree, np.float32(clip.clip_norms)).update)
+    assert exact_norm(update) <= 1.5
+
+
 def test_a_clipped_update_is_never_longer_than_the_clip_norm():
     # The sizes of the paper's model; a few large numbers among many small ones are the hard case for a float32 sum.
     shapes = [(10_000, 96), (256, 352), (256,), (96, 256)]
@@ -113,7 +123,7 @@ def test_a_clip_gets_the_settings_that_its_constructor_takes():
     assert CLIPS.build("per_layer", **settings) == PerLayerClip((1.0, 3.0), weight_aware=True)
     assert CLIPS.build("none", **settings) == NoClip()
     assert (FlatClip.bounded, PerLayerClip.bounded, NoClip.bounded) == (True, True, False)
-    with pytest.raises(SottoError, match="must be one of flat, per_layer, none; did you mean"):
+    with pytest.raises(SottoError, match=f"must be one of {', '.join(CLIPS)}; did you mean"):
         CLIPS.build("flatt", **settings)
 
 
