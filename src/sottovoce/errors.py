@@ -24,7 +24,14 @@ class InUse(SottoError):
 
 
 class DamagedRun(SottoError):
-    """What is on disk contradicts itself, so the privacy spent is not known."""
+    """What is on disk contradicts itself, so the privacy spent is not known.
+
+    `what` is what was found, without what its owner may do about it (`then`): a reader of a copy does something else.
+    """
+
+    def __init__(self, what: str, then: str = "") -> None:
+        super().__init__(f"{what}; {then}" if then else what)
+        self.what = what
 
 
 class AnotherSum(Exception):

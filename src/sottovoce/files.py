@@ -198,6 +198,17 @@ def read_sealed(path: Path) -> Json:
     return value
 
 
+def unreadable(file: object, error: Exception) -> str:
+    """What is wrong with a file that could not be read, or with its JSON, in plain words."""
+    if isinstance(error, FileNotFoundError):
+        return f"{file} is missing"
+    if isinstance(error, OSError):
+        return f"{file} cannot be read ({error.strerror or type(error).__name__})"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return f"{file} is not JSON"
+    return f"{file} cannot be read ({error})"
+
+
 def pretty(value: Json) -> bytes:
     """Facts as indented JSON."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False).encode() + b"\n"

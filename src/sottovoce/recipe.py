@@ -303,7 +303,8 @@ class Recipe:
         except FileNotFoundError:
             raise SottoError(f"there is no recipe {str(path)!r}; `sotto init` makes one") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise SottoError(f"cannot read the recipe {str(path)!r}: {error}") from None
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise SottoError(f"cannot read the recipe {str(path)!r}: {why}") from None
         return Recipe.parse(text, str(path))
 
     def with_paths(self, of: Callable[[str], str]) -> Recipe:

@@ -15,14 +15,14 @@ def verify(
     folder: Annotated[Path, option("Folder of a release.")],
     *,
     signer: Annotated[str | None, option("Fingerprint or public key of the owner; no other signature counts.")] = None,
-    unsigned: Annotated[bool, option("Check a release without signature, as version 0.1 wrote it.")] = False,
+    unsigned: Annotated[bool, option("Check a release that has no signature too: anyone may have made it.")] = False,
     json: Json = False,
 ) -> None:
     """Check the files and the signature of a release, and compute its ε again by three accountants.
 
     Exit status 1 if a check fails. It needs neither a GPU nor jax nor the private text.
     """
-    from sottovoce.commands.verify import FAILED, LOUD, verify_release
+    from sottovoce.commands.verify import FAILED, LOUD, UNCHECKED, verify_release
 
     found = verify_release(folder, signer=signer, unsigned=unsigned)
     if json:
@@ -31,18 +31,25 @@ def verify(
         for note in (note for note in found.notes if note.startswith(LOUD)):
             print(_printable(note))
         width = max((len(check.name) for check in found.checks), default=0)
+        wide = max((len(check.result) for check in found.checks), default=0)
         for check in found.checks:
-            print(f"{check.name:{width}}  {check.result:9}  {_printable(check.found)}")
-        if found.epsilons and found.delta is not None:
+            print(f"{check.name:{width}}  {check.result:{max(wide, 9)}}  {_printable(check.found)}")
+        if found.delta is not None:
             claim = {"claimed by the statement": shown_epsilon(found.claimed or 0.0, 4)}
             computed = {one.accountant: _shown(one.epsilon) for one in found.epsilons}
+            computed = computed or {"computed from the ledger": UNCHECKED}
             print_table(f"ε at δ = {plain_number(found.delta)}", claim | computed)
         for note in (note for note in found.notes if not note.startswith(LOUD)):
             print(f"note: {_printable(note)}")
         print("\n- ".join(["not proved by this:", *found.not_proved]))
-        failed = [check.name for check in found.checks if check.result == FAILED]
-        anyone = "" if found.signed else "; IT IS NOT SIGNED"
-        print(f"FAILED: {', '.join(failed)}" if failed else f"no check failed{anyone}")
+        failed, unchecked = (
+            ", ".join(check.name for check in found.checks if check.result == result) for result in (FAILED, UNCHECKED)
+        )
+        ends = [f"FAILED: {failed}" if failed else "no check failed"]
+        ends += [f"NOT CHECKED: {unchecked}"] * bool(unchecked)
+        ends += ["IT IS NOT SIGNED"] * (not found.signed)
+        ends += ["get the release again, or ask its owner"] * ("files" in failed.split(", "))
+        print("; ".join(ends))
     if not found.verified:
         sys.exit(1)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,28 +23,28 @@ from sottovoce.accounting import (
 from sottovoce.accounting.cross_check import dp_accounting_epsilon
 from sottovoce.accounting.events import ADDED, REPLACED, CorrelatedGaussian, Sampled
 from sottovoce.commands import verify_files
-from sottovoce.errors import SettingError, SottoError, count_of, plain_number
+from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
 from sottovoce.evaluation import private_accuracy
 from sottovoce.evaluation.private_accuracy import Terms
-from sottovoce.files import Facts, read_sealed, sha256_of
+from sottovoce.files import Facts, Json, sha256_of
 from sottovoce.recipe import Recipe
 from sottovoce.reporting import sentences
 from sottovoce.reporting.adversaries import adversaries
 from sottovoce.reporting.derived import charge_faults, derive, fact_faults, has_room, recipe_of, with_one_more
-from sottovoce.reporting.statement import Correlation, Statement
+from sottovoce.reporting.statement import OWN_TEXT, Correlation, Statement
 from sottovoce.runs import signature
-from sottovoce.runs.folder import RECIPE, RunFolder, is_release
+from sottovoce.runs.folder import RECIPE, STATEMENT, RunFolder, is_release, kind_of
 from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import RELEASE, read_ledger
 
 T = TypeVar("T")
 
-PASSED, FAILED, ABSENT = "passed", "failed", "not there"
+PASSED, FAILED, ABSENT, UNCHECKED = "passed", "failed", "not there", "not checked"
 LOUD = "WARNING"  # how a note begins that is read first
 NOT_PROVED = (
     "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
     "that the ledger lists all uses of these people's text: others may be in another store or in no ledger",
-    "that declared constants were not counted from the data, and that text called public is public",
+    "that declared constants were not counted from the data, and that text or a vocabulary called public is public",
     "the total of the store, and that audits passed: the ledger of the store and the audits are the owner's",
     "that report.html, record.jsonl and accuracy figures are true, and that onnx/ is the same model",
     "that no exact figure of held-out users was published elsewhere: the owner alone knows of other releases",
@@ -53,14 +54,32 @@ NOT_PROVED_OF_BASES = ("that this text is public, and that there was no other", 
 # Whatever the file of a stranger makes a library raise is a failed check.
 _UNREADABLE: tuple[type[Exception], ...] = (Exception,)
 _ROUNDING = 1e-6  # the same charges in another order, on another machine
+_SAME = "says the same as the card"
 _GRID = 1e-3  # more charges on another grid of losses
 _MOST_CROSS_CHECKED = 10  # kinds of rounds: dp-accounting takes more than a second for each
+_WITH_RECIPE = 2  # the form of a statement from which on every release has its recipe; so has every signed one
+_CARD, _LEDGER = "card.json", "ledger.jsonl"
+# The checks of a release, and which of its files each needs. Those of the last lines are made where they apply.
+_NEEDS = {
+    "statement": (),
+    "recipe": (STATEMENT, RECIPE),
+    "model": (STATEMENT, _CARD),
+    "ledger": (STATEMENT, _LEDGER, RECIPE),
+    "epsilon": (STATEMENT, _LEDGER),
+    "other epsilons": (STATEMENT, _LEDGER, RECIPE),
+    "epsilon against the server": (STATEMENT, _LEDGER),
+    "epsilon of held-out users": (STATEMENT,),
+    "private accuracy": (STATEMENT, _CARD),
+    "held-out users": (STATEMENT,),
+    "sentences": (STATEMENT, _CARD),
+}
+_WHERE_THEY_APPLY = ("epsilon against the server", "epsilon of held-out users", "private accuracy", "held-out users")
 _AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
 
 
 @dataclass(frozen=True)
 class Check(Facts):
-    """One check, its result (`passed`, `failed` or `not there`), and what was found."""
+    """One check, its result (`passed`, `failed`, `not there` or `not checked`), and what was found."""
 
     name: str
     result: str
@@ -77,7 +96,7 @@ class Accounted(Facts):
 
 @dataclass(frozen=True)
 class Verification(Facts):
-    """What `sotto verify` found. `verified`: no check failed."""
+    """What `sotto verify` found. `verified`: no check failed; some may not apply, or be `not checked`."""
 
     folder: str
     verified: bool
@@ -104,7 +123,7 @@ class _Evidence:
     run: str
     spent: Spent
     recipe: Recipe
-    source: str  # of the recipe
+    source: str  # of the recipe: `training.toml`, or the statement itself where a release of that time had none
 
 
 def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: bool = False) -> Verification:
@@ -116,14 +135,15 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
         folder: what `sotto release` or `sotto base train` wrote.
         signer: the fingerprint of the owner's key (`SHA256:…`), or the file of their public key. A release of another
             key, or without signature, fails.
-        unsigned: check a release without signature, as version 0.1 wrote it. Anyone may have made or changed it.
+        unsigned: check a release without signature too, such as one of before releases were signed. Anyone may have
+            made or changed it.
 
     Guarantee: no file is opened that is not a plain file of the folder, or that is larger than such a file may be.
     Whatever the files hold, it answers, and a file that cannot be understood is a failed check.
     """
     folder = Path(folder)
     if not is_release(folder) and not bases.is_base(folder):
-        raise SottoError(f"{str(folder)!r} is not a release; give the folder that `sotto release` wrote")
+        raise SottoError(f"{str(folder)!r} is not a release: {_no_release(folder)}")
     if signer is not None and not signer.startswith("SHA256:"):
         signer = _fingerprint_in(signer, folder)
     signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
@@ -134,7 +154,8 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
     notes: tuple[str, ...] = ()
     unproved = NOT_PROVED if is_release(folder) else NOT_PROVED_OF_BASES
     if signed.odd or verify_files.too_large(signed.sizes):
-        pass  # the check of the files says it, and nothing more is opened
+        names = [name for name in _NEEDS if name not in _WHERE_THEY_APPLY] if is_release(folder) else ["card"]
+        checks += [Check(name, UNCHECKED, "no file was opened: see the files") for name in names]
     elif not is_release(folder):
         checks.append(_base_card(folder))
     else:
@@ -147,11 +168,24 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
         signer=signed.signer,
         claimed=statement.epsilon if statement else None,
         delta=statement.delta if statement else None,
-        checks=tuple(checks),
+        checks=tuple(replace(check, found=_without_folder(check.found, folder)) for check in checks),
         epsilons=epsilons,
         notes=notes,
         not_proved=unproved[:-1] if named else unproved,
     )
+
+
+def _no_release(folder: Path) -> str:
+    """What a folder is, and what to do."""
+    known = {
+        "missing": "there is no such folder; check the path",
+        "file": "it is a file; give the folder that `sotto release` wrote",
+        "empty": "the folder is empty; give the one that `sotto release` wrote",
+        "run": f"it is a run; `sotto release {folder} --out DIR` makes one",
+        "store": "it is a store; `sotto train` makes a run on it, and `sotto release` a release of the run",
+    }
+    neither = f"it has neither {STATEMENT} nor {_LEDGER}; give the folder that `sotto release` wrote"
+    return known.get(kind_of(folder), neither)
 
 
 def _read(
@@ -159,42 +193,106 @@ def _read(
 ) -> tuple[Statement | None, list[Check], tuple[Accounted, ...], tuple[str, ...]]:
     """The statement of a release, what was found in its files, its ε, and notes."""
     release = RunFolder.of_release(folder)
-    statement, why = _try(lambda: _statement(release))
-    charged, damage = _try(lambda: _charges(release.ledger_file))
-    checks = [_judged("statement", _statement_faults(release, statement, why), "says the same as the card")]
-    if statement is None or charged is None:
-        checks.append(_judged("ledger", iter([damage] if charged is None else []), "can be read"))
-        return statement, checks, (), ()
-    given = release.recipe_file.is_file()
-    recipe, no_recipe = _try(lambda: Recipe.of(release) if given else recipe_of(statement))
+    statement, no_statement = _try(lambda: _statement(release))
+    charged, no_ledger = _try(lambda: _charges(release.ledger_file))
+    card, _ = _try(release.read_card)
+    recipe, source, no_recipe = _recipe(release, statement, signed)
+    made = {"statement": _judged("statement", _statement_faults(release, statement, no_statement), _SAME)}
+    epsilons: tuple[Accounted, ...] = ()
+    notes: tuple[str, ...] = ()
     if recipe is None:
-        return statement, [*checks, Check("recipe", FAILED, f"cannot read {RECIPE} ({no_recipe})")], (), ()
-    found = _Evidence(release, statement, *charged, recipe, RECIPE if given else "its other facts")
-    checks.append(_judged("recipe", _recipe_faults(found), f"the statement follows from {found.source}"))
-    checks.append(_judged("model", verify_files.model_faults(release, statement), "is the one of card and statement"))
-    checks.append(_judged("ledger", _ledger_faults(found), "has the statement's charges"))
-    accounted, failed = _try(lambda: _accounted(found.spent, statement.delta))
-    epsilons = tuple(accounted or ())
-    checks.append(_judged("epsilon", _epsilon_faults(epsilons, statement, failed), _follows(statement)))
-    if accounted is not None:
-        checks.append(_judged("other epsilons", _other_faults(found), "follow too, and the store's is no smaller"))
-    if statement.mechanism.devices is not None or statement.epsilon_server is not None:
-        checks.append(_against_server(statement, found.spent))
+        made["recipe"] = Check("recipe", FAILED, no_recipe)
+    if charged is None:
+        made["ledger"] = Check("ledger", FAILED, no_ledger)
+    if statement is not None:
+        made |= _by_name(_of_statement(release, statement, card))
+    if statement is not None and recipe is not None:
+        made["recipe"] = _recipe_check(statement, recipe, source)
+    if statement is not None and charged is not None:
+        accounted, failed = _try(lambda: _accounted(charged[1], statement.delta))
+        epsilons = tuple(accounted or ())
+        made["epsilon"] = _judged("epsilon", _epsilon_faults(epsilons, statement, failed), _follows(statement))
+        if statement.mechanism.devices is not None:
+            made |= _by_name([_against_server(statement, charged[1])])
+        if recipe is not None:
+            found = _Evidence(release, statement, *charged, recipe, source)
+            made["ledger"] = _judged("ledger", _ledger_faults(found), "has the statement's charges")
+            if epsilons:
+                fine = "follow too, and the store's is no smaller"
+                made["other epsilons"] = _judged("other epsilons", _other_faults(found), fine)
+    if statement is not None:
+        notes = _try(lambda: (*_notes(signed, statement, release), *sentences.notes(release, statement)))[0] or ()
+    unread = {STATEMENT: statement, _CARD: card, _LEDGER: charged, RECIPE: recipe}
+    lacking = [name for name, value in unread.items() if value is None]
+    return statement, list(_with_those_not_made(made, statement, lacking)), epsilons, notes
+
+
+def _with_those_not_made(made: dict[str, Check], statement: Statement | None, lacking: list[str]) -> Iterator[Check]:
+    """All checks of a release in their order; one that another fault prevents is said to be not checked."""
+    applies = {"epsilon against the server": statement is not None and statement.mechanism.devices is not None}
+    measured = statement is not None and statement.private_accuracy is not None
+    applies |= dict.fromkeys(_WHERE_THEY_APPLY[1:], measured)
+    for name, needs in _NEEDS.items():
+        if name in made:
+            yield made[name]
+        elif applies.get(name, True):
+            files = [file for file in needs if file in lacking]
+            yield Check(name, UNCHECKED, f"it needs {' and '.join(files)}" if files else "ε could not be computed")
+
+
+def _by_name(checks: Iterable[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def _recipe(
+    release: RunFolder, statement: Statement | None, signed: signature.Signed
+) -> tuple[Recipe | None, str, str]:
+    """The recipe of a release, where it is from, or why there is none.
+
+    Without `training.toml` nothing shows that the facts of a statement are those of the run. Every release that was
+    ever signed has it, and every one whose statement has the form of today.
+    """
+    if release.recipe_file.is_file():
+        recipe, why = _try(lambda: Recipe.of(release))
+        return recipe, RECIPE, why
+    if statement is None or not signed.unsigned or statement.statement >= _WITH_RECIPE:
+        return None, RECIPE, f"{RECIPE} is missing: nothing shows that the statement's facts are those of the run"
+    recipe, why = _try(lambda: recipe_of(statement))
+    return recipe, "its other facts", why
+
+
+def _recipe_check(statement: Statement, recipe: Recipe, source: str) -> Check:
+    check = _judged("recipe", _recipe_faults(statement, recipe, source), f"the statement follows from {source}")
+    if check.result == PASSED and source != RECIPE:
+        why = f"there is no {RECIPE}, as in releases of before they were signed: its facts fit one another, no more"
+        return Check("recipe", UNCHECKED, why)
+    return check
+
+
+def _of_statement(release: RunFolder, statement: Statement, card: Json | None) -> Iterator[Check]:
+    """What needs neither ledger nor recipe."""
     if statement.private_accuracy is not None:
-        checks.append(_held_out(statement.private_accuracy.terms))
-        checks.append(_judged("private accuracy", _accuracy_faults(release, statement), "its figures fit its noise"))
-        checks.append(_judged("held-out users", verify_files.exact_figures(release), _of_held_out(statement)))
+        yield _held_out(statement.private_accuracy.terms)
+        yield _judged("held-out users", verify_files.exact_figures(release), _of_held_out(statement))
     elif statement.epsilon_held_out is not None:
-        checks.append(Check("private accuracy", FAILED, "held-out users have an ε, and there is no private accuracy"))
-    checks.append(_judged("sentences", sentences.faults(release, statement), "say what the facts say"))
-    notes, _ = _try(lambda: (*_notes(signed, found), *sentences.notes(release, statement)))
-    return statement, checks, epsilons, notes or ()
+        yield Check("private accuracy", FAILED, "held-out users have an ε, and there is no private accuracy")
+    if statement.mechanism.devices is None and statement.epsilon_server is not None:
+        yield _against_server(statement, [])
+    if card is None:
+        return
+    yield _judged("model", verify_files.model_faults(release, statement), "is the one of card and statement")
+    if statement.private_accuracy is not None:
+        yield _judged("private accuracy", _accuracy_faults(release, statement), "its figures fit its noise")
+    yield _judged("sentences", sentences.faults(release, statement), "say what the facts say")
 
 
 def _statement(release: RunFolder) -> Statement:
-    values = read_sealed(release.statement_file)
-    verify_files.check_work([one["event"] for one in values.get("charged", ())])
-    statement = Statement.from_json(values)
+    values = release.read_statement()
+    try:
+        verify_files.check_work([one["event"] for one in values.get("charged", ())])
+        statement = Statement.from_json(values)
+    except _UNREADABLE as error:
+        raise SottoError(f"{STATEMENT} is no statement that can be checked ({_why(error)})") from None
     for name in ("epsilon", "delta", "epsilon_spent", "epsilon_store"):
         if math.isnan(getattr(statement, name)):
             raise SottoError(f"{name} is no number")
@@ -206,7 +304,17 @@ def _try(read: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return read(), ""
     except _UNREADABLE as error:
-        return None, " ".join(f"{error}".split()) or type(error).__name__
+        return None, _why(error)
+
+
+def _why(error: Exception) -> str:
+    """What is wrong, for a reader of a copy: what its owner may do about it is left out."""
+    return " ".join(str(error.what if isinstance(error, DamagedRun) else error).split()) or type(error).__name__
+
+
+def _without_folder(text: str, folder: Path) -> str:
+    """A text that names files of a release by their names alone."""
+    return re.sub(rf"(?<![\w./-]){re.escape(str(folder))}/", "", text)
 
 
 def _judged(name: str, faults: Iterator[str], fine: str) -> Check:
@@ -223,6 +331,8 @@ def _files(signed: signature.Signed, *, released: bool) -> Check:
         faults += [f"{name} is not a plain file" for name in map(ascii, signed.odd)]
     if released:
         faults += verify_files.unknown(signed.sizes)
+    if released and not signed.unsigned:
+        faults += [fault for fault in verify_files.missing(signed.sizes) if fault not in faults]
     if signed.unsigned and not faults:
         return Check("files", ABSENT, f"there is no {signature.MANIFEST}: added or changed files would not be found")
     return _judged("files", iter(faults), "are those that were signed, and there are no others")
@@ -260,25 +370,26 @@ def _base_card(folder: Path) -> Check:
 
 def _statement_faults(release: RunFolder, statement: Statement | None, why: str) -> Iterator[str]:
     if statement is None:
-        yield f"cannot read privacy.json ({why})"
+        yield why
         return
     if not statement.has_guarantee:
         yield "it gives no guarantee: ε is infinite"
     if statement.secrets == "seeded":
         yield "the noise follows from the seed of the recipe: anyone who knows it can undo the noise"
     yield from _label_faults(statement)
-    card, why = _try(release.read_card)
+    card, no_card = _try(release.read_card)
     if card is None:
-        yield f"cannot read card.json ({why})"
+        yield no_card
     else:
         if card.get("privacy") != _try(release.read_statement)[0]:
-            yield "card.json says otherwise"
+            yield f"{_CARD} says otherwise"
         yield from verify_files.round_faults(release, statement, card)
     if not statement.files:
         yield "it names no hash of weights and vocabulary"
-    for name in statement.files or ():
-        _, why = _try(lambda name=name: release.model_file(name))
-        if why:
+    for name, sha256 in (statement.files or {}).items():
+        if name not in verify_files.KNOWN or not (release.path / name).is_file():
+            yield f"{name!a:.80} is missing"
+        elif sha256_of(release.path / name) != sha256:
             yield f"{name} is not the file that it names"
 
 
@@ -303,6 +414,8 @@ def _label_faults(statement: Statement) -> Iterator[str]:
     for audit in statement.audits:
         if not isinstance(audit.audit, str) or audit.result not in _AUDITS.get(audit.audit, ()):
             yield f"an audit {audit.audit!a} with the result {audit.result!a} is none of a release"
+    if (OWN_TEXT in statement.vocabulary.source) != statement.vocabulary.private:
+        yield "the vocabulary is of the users' own text by its source or by `private`, and not by both"
     counts = {name: getattr(statement, name) for name in ("charges", "charged_again", "charged_elsewhere")}
     yield from (f"{name} is {count}, below 0" for name, count in counts.items() if count < 0)
     if not 0 <= statement.rounds_done <= statement.rounds_planned or statement.rounds_planned < 1:
@@ -311,13 +424,6 @@ def _label_faults(statement: Statement) -> Iterator[str]:
 
 
 def _charges(path: Path) -> tuple[str, Spent]:
-    ledger, why = _try(lambda: _read_ledger(path))
-    if ledger is None:
-        raise SottoError(f"cannot read ledger.jsonl ({why})")
-    return ledger
-
-
-def _read_ledger(path: Path) -> tuple[str, Spent]:
     verify_files.check_work([line.get("event") for line in Chain.read(path).lines[1:]])
     ledger = read_ledger(path)
     if ledger.kind != RELEASE or len(ledger.runs) != 1:
@@ -325,23 +431,22 @@ def _read_ledger(path: Path) -> tuple[str, Spent]:
     return ledger.runs[0], ledger.spent
 
 
-def _recipe_faults(found: _Evidence) -> Iterator[str]:
+def _recipe_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[str]:
     """Where the statement says other than the recipe, or plans fewer rounds than its budget allows."""
-    statement, recipe = found.statement, found.recipe
-    yield from fact_faults(statement, recipe, found.source)
+    yield from fact_faults(statement, recipe, source)
     users = max(recipe.privacy.users, 1)
     if not statement.delta * users < 1 and not recipe.privacy.allow_large_delta:
         yield f"δ = {plain_number(statement.delta)} is not below 1/users = {1 / users:.2g}: it is too large"
     if statement.rounds_planned > recipe.run.rounds:
         planned = f"{count_of(statement.rounds_planned, 'round is', 'rounds are')} planned"
-        yield f"{planned}, and by {found.source} {recipe.run.rounds}"
+        yield f"{planned}, and by {source} {recipe.run.rounds}"
     elif more := has_room(statement, recipe, derive(statement, recipe)):
         limit = recipe.privacy.epsilon
         # By the accountant that the run was stopped by, which may be a looser one.
         accountant = recipe.privacy.accountant
         if limit is None or accounting.epsilon(more, statement.delta, accountant) <= limit * (1 - _GRID):
             rounds = f"{statement.rounds_planned} of {recipe.run.rounds} rounds"
-            yield f"ε is that of {rounds}, and no budget of {found.source} forbids the others"
+            yield f"ε is that of {rounds}, and no budget of {source} forbids the others"
 
 
 def _ledger_faults(found: _Evidence) -> Iterator[str]:
@@ -625,14 +730,15 @@ def _follows(statement: Statement) -> str:
     return f"{cost} follows from the ledger"
 
 
-def _notes(signed: signature.Signed, found: _Evidence) -> Iterator[str]:
-    statement = found.statement
+def _notes(signed: signature.Signed, statement: Statement, release: RunFolder) -> Iterator[str]:
     if statement.delta * statement.declared.users >= 1:
         least = f"1/users = {1 / statement.declared.users:.2g}"
         delta = f"δ = {plain_number(statement.delta)}"
         yield f"{LOUD}: {delta} IS NOT BELOW {least}. One person in so many may be given away; the recipe allows it"
     if math.isinf(statement.epsilon_store):
         yield "the total of the store is not known: no accountant has an answer for all its runs together"
+    if statement.rounds_done and not release.record.path.exists():
+        yield f"there is no {release.record.path.name}: the rounds done are those of the statement and its card alone"
     if signed.not_signed:
         yield f"not part of the release, and not signed: {', '.join(signed.not_signed)}"
     if not_run := [audit.audit for audit in statement.audits if audit.result == "not run"]:

@@ -32,6 +32,12 @@ def unknown(sizes: Mapping[str, int]) -> list[str]:
     return [f"{ascii(name)[1:-1]} is no file of a release" for name in names]
 
 
+def missing(sizes: Mapping[str, int]) -> list[str]:
+    """Files that every signed release has."""
+    faults = [f"{name} is missing" for name in (WEIGHTS, *_READ) if name not in sizes]
+    return [*faults, *([] if set(FILES) & set(sizes) else [f"{' or '.join(FILES)} is missing"])]
+
+
 def too_large(sizes: Mapping[str, int]) -> list[str]:
     """Files that are larger than such a file may be. They are not opened."""
     limits = dict.fromkeys(_READ, _LARGEST) | dict.fromkeys(FILES, _LARGEST_TOKENIZER)
@@ -108,6 +114,10 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         yield f"the statement must have the hash of {WEIGHTS} and of one tokenizer, and no others"
         return
     card = release.read_card()
+    (name,) = words
+    if lost := [file for file in (WEIGHTS, name) if not (release.path / file).is_file()]:
+        yield "; ".join(f"{file} is missing" for file in lost)
+        return
     try:
         found = sum(map(math.prod, _shapes(release)))
     except Exception as error:  # noqa: BLE001 -- anything that a reader of arrays raises on hostile bytes
@@ -115,7 +125,6 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     else:
         if found != card.get("parameters"):
             yield f"{WEIGHTS} has {found:,} numbers, and the card {card.get('parameters')} parameters"
-    (name,) = words
     tokenizer = load_tokenizer(release.path / name)
     if tokenizer.fingerprint != statement.vocabulary.fingerprint:
         yield f"{name} is not the vocabulary of the statement"

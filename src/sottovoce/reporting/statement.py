@@ -48,7 +48,7 @@ NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
 SKELLAM_GENERATOR = "Skellam numbers, exact to 2^-1000, from ChaCha20 with 256-bit keys of each device and the server"
 NO_CIPHER = "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
-_OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` was a field
+OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` was a field
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ class VocabularyFacts(Facts):
 
     @classmethod
     def from_json(cls, values: Json) -> VocabularyFacts:
-        return super().from_json({"private": _OWN_TEXT in values["source"], **values})
+        return super().from_json({"private": OWN_TEXT in values["source"], **values})
 
     @staticmethod
     def of(

@@ -23,6 +23,7 @@ from sottovoce.files import (
     remove_partial,
     sealed,
     sha256_of,
+    unreadable,
     write_aside,
 )
 from sottovoce.runs.record import Lines
@@ -30,7 +31,17 @@ from sottovoce.runs.signature import MANIFEST
 
 WEIGHTS, STATEMENT = "weights.safetensors", "privacy.json"
 RECIPE = "training.toml"  # of a release: its run's recipe, without the paths
+AGAIN = "get the release again"  # what a reader of a release does about a damaged file
 README, ONNX, REPORT = "README.md", "onnx", "report.html"  # of a release too
+
+_NO_RUN = {  # by kind, why it is no run, and what to do
+    "missing": "there is no such folder; check the path",
+    "file": "it is a file; give the folder of a run",
+    "empty": "the folder is empty; `sotto train` makes one",
+    "release": "it is a released model; give the folder of its run",
+    "base": "it is a base, from which `sotto train --from` starts one",
+    "store": "it is a store, on which `sotto train` makes one",
+}
 
 
 class RunFolder:
@@ -72,13 +83,7 @@ class RunFolder:
     def open(path: str | Path) -> RunFolder:
         run = RunFolder(Path(path))
         if not run.recipe_file.is_file():
-            why = "there is no recipe.toml; `sotto train` makes one"
-            if not run.path.exists():
-                why = "there is no such folder; check the path"
-            elif is_release(run.path):
-                why = "it is a released model; give the folder of its run"
-            elif (run.path / STORE_FILE).is_file():
-                why = "it is a store, on which `sotto train` makes one"
+            why = _NO_RUN.get(kind_of(run.path), "there is no recipe.toml; `sotto train` makes one")
             raise SottoError(f"{str(path)!r} holds no run: {why}")
         return run
 
@@ -88,7 +93,8 @@ class RunFolder:
         release = RunFolder(path)
         release.model, release.card_file = path, path / "card.json"
         release.recipe_file = path / RECIPE
-        release.is_release, release._again = True, "get the release again"
+        release.is_release, release._again = True, AGAIN
+        release.record = Lines(release.record.path, then=AGAIN)
         return release
 
     @staticmethod
@@ -192,6 +198,21 @@ def is_release(path: Path) -> bool:
     return not (path / "recipe.toml").exists() and (STATEMENT in there or "ledger.jsonl" in there) and len(there) > 1
 
 
+def kind_of(path: Path) -> str:
+    """What a path that somebody gave is: `missing`, `file`, `empty`, `run`, `release`, `base`, `store` or `other`."""
+    if not path.is_dir():
+        return "file" if path.exists() else "missing"
+    if (path / "recipe.toml").is_file():
+        return "run"
+    if is_release(path):
+        return "release"
+    if bases.is_base(path):
+        return "base"
+    if (path / STORE_FILE).is_file():
+        return "store"
+    return "other" if any(path.iterdir()) else "empty"
+
+
 def load_arrays(path: Path, then: str) -> dict[str, np.ndarray]:
     """The arrays of a safetensors file. An error says what to do (`then`)."""
     from safetensors import SafetensorError
@@ -207,7 +228,7 @@ def _read_facts(path: Path, then: str) -> Json:
     try:
         return read_sealed(path)
     except (OSError, ValueError) as error:
-        raise DamagedRun(f"cannot read {path} ({error}); {then}") from None
+        raise DamagedRun(unreadable(path, error), then) from None
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

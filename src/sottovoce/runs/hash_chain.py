@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import Json, append_synced, parse_json
+from sottovoce.files import Json, append_synced, parse_json, unreadable
 
 _CHECKED = re.compile(rb'(.*), "check": "([0-9a-f]{32})"\}', re.DOTALL)
 
@@ -42,7 +42,7 @@ class Chain:
         try:
             contents = path.read_bytes()
         except OSError as error:
-            raise DamagedRun(f"cannot read the ledger {path}: {error}") from None
+            raise DamagedRun(unreadable(path, error)) from None
         *whole, last = contents.split(b"\n")
         found = [chain._take(line) for line in whole]
         torn = bool(last) and not chain._is_whole(last)
@@ -110,7 +110,7 @@ def chained(lines: Iterable[Json]) -> bytes:
 
 
 def damaged(what: str) -> DamagedRun:
-    return DamagedRun(f"{what}: what it held is not known; put it back from a copy")
+    return DamagedRun(f"{what}: what it held is not known", "put it back from a copy")
 
 
 @contextmanager
@@ -119,7 +119,8 @@ def readable(path: Path, number: int) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, RecursionError, SottoError) as error:
-        raise damaged(f"line {number} of {path} is damaged ({error})") from None
+        why = "it is not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
+        raise damaged(f"line {number} of {path} is damaged ({why})") from None
 
 
 def _checked(before: str, line: Json) -> tuple[str, bytes]:
@@ -148,7 +149,7 @@ def _read_head(path: Path) -> str:
     check = head.read_text(encoding="latin-1") if head.exists() else ""
     if check and not re.fullmatch("[0-9a-f]{32}", check):
         raise DamagedRun(
-            f"{head} is damaged, and cannot show lines lost at the end of {path.name}; put both back from a copy, or "
-            f"remove {head.name} if you know that no line is missing"
+            f"{head} is damaged, and cannot show lines lost at the end of {path.name}",
+            f"put both back from a copy, or remove {head.name} if you know that no line is missing",
         )
     return check

@@ -46,8 +46,8 @@ def _coarse(value: float) -> float:
 class Lines:
     """A file of JSON objects that each have a `round`."""
 
-    def __init__(self, path: Path, *, private: bool = False):
-        self.path, self._private = path, private
+    def __init__(self, path: Path, *, private: bool = False, then: str = "put the file back, or remove it"):
+        self.path, self._private, self._then = path, private, then
 
     def append(self, entry: Json) -> None:
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600 if self._private else 0o644)
@@ -70,7 +70,7 @@ class Lines:
                 entry = json.loads(line)
                 entries.append({**entry, "round": int(entry["round"])})
             except (KeyError, TypeError, ValueError):
-                raise DamagedRun(f"line {number} of {self.path} is damaged; put the file back, or remove it") from None
+                raise DamagedRun(f"line {number} of {self.path} is damaged", self._then) from None
         return entries
 
     def replace(self, entry: Json) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.main import main
-from sottovoce.commands.verify import FAILED, PASSED, Accounted, Check, Verification
+from sottovoce.commands.verify import FAILED, PASSED, UNCHECKED, Accounted, Check, Verification
 
 VERIFY = "sottovoce.commands.verify.verify_release"
 FINE = Verification(
@@ -40,7 +40,18 @@ def test_a_failed_check_has_status_1(stub, capsys):
     stub(VERIFY, BROKEN)
     with pytest.raises(SystemExit, match="1"):
         main(["verify", "out"])
-    assert capsys.readouterr().out.endswith("FAILED: files\n")
+    assert capsys.readouterr().out.endswith("FAILED: files; get the release again, or ask its owner\n")
+
+
+def test_what_was_not_checked_is_said_in_the_last_line_too(stub, capsys):
+    checks = (Check("ledger", FAILED, "line 2"), Check("epsilon", UNCHECKED, "it needs ledger.jsonl"))
+    stub(VERIFY, replace(FINE, verified=False, checks=checks, epsilons=()))
+    with pytest.raises(SystemExit, match="1"):
+        main(["verify", "out"])
+    out = capsys.readouterr().out
+    for shown in ("epsilon  not checked  it needs ledger.jsonl", "claimed by the statement", "the ledger"):
+        assert shown in out
+    assert out.endswith("FAILED: ledger; NOT CHECKED: epsilon\n")
 
 
 def test_json_is_one_object_and_bad_input_one_line(stub, answer, refusal, tmp_path):

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,14 @@ from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
-from sottovoce.commands.verify import ABSENT, FAILED, PASSED, verify_release
+from sottovoce.commands.verify import ABSENT, FAILED, PASSED, UNCHECKED, verify_release
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_bound
 from sottovoce.files import INFINITY, pretty, sealed, sha256_of
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
+from sottovoce.reporting.derived import recipe_of
 from sottovoce.reporting.model_card import how_good_privately, promise
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
@@ -74,8 +76,11 @@ def write_model(folder: Path) -> None:
     (folder / "vocabulary.txt").write_bytes(WORDS.contents)
 
 
-def write(folder: Path, statement: Statement, key) -> None:
-    """A release as `sotto release` wrote it before `training.toml`, around a model of twelve numbers."""
+def write(folder: Path, statement: Statement, key, *, honest: Statement | None = None) -> None:
+    """A release around a model of twelve numbers, of a run that `honest` describes: its recipe follows from that.
+
+    Without a key: one of before releases were signed, which had neither recipe nor README.
+    """
     folder.mkdir(exist_ok=True)
     write_model(folder)
     files = {name: sha256_of(folder / name) for name in ("weights.safetensors", "vocabulary.txt")}
@@ -85,6 +90,8 @@ def write(folder: Path, statement: Statement, key) -> None:
     (folder / "card.json").write_bytes(pretty(sealed(card)))
     write_release(folder / "ledger.jsonl", statement.run, statement.charged)
     if key is not None:
+        (folder / "training.toml").write_text(recipe_of(honest or STATEMENT).to_toml())
+        (folder / "README.md").write_text("\n".join(promise(Card.from_json({**CARD}), statement)))
         signature.sign_folder(folder, key, signature.RELEASE)
 
 
@@ -193,7 +200,7 @@ def declared(**changes):
 
 
 def test_both_epsilons_of_device_noise_are_computed_again(tmp_path, keys):
-    write(tmp_path / "release", NOISED, keys["owner"])
+    write(tmp_path / "release", NOISED, keys["owner"], honest=NOISED)
     found = verify_release(tmp_path / "release")
     assert found.verified, found
     assert results(found)["epsilon against the server"] == PASSED
@@ -218,14 +225,14 @@ LIES_OF_DEVICES = {
 @pytest.mark.parametrize("lie", LIES_OF_DEVICES)
 def test_a_lie_about_noise_of_devices_fails(tmp_path, keys, lie):
     statement, check = LIES_OF_DEVICES[lie]
-    write(tmp_path / "release", statement, keys["owner"])
+    write(tmp_path / "release", statement, keys["owner"], honest=NOISED)
     found = verify_release(tmp_path / "release")
     assert results(found)[check] == FAILED, found
 
 
 @pytest.mark.slow
 def test_charges_of_gaussian_noise_are_not_those_of_devices(tmp_path, keys):
-    write(tmp_path / "release", replace(NOISED, charged=CHARGED, epsilon=OURS), keys["owner"])
+    write(tmp_path / "release", replace(NOISED, charged=CHARGED, epsilon=OURS), keys["owner"], honest=NOISED)
     assert results(verify_release(tmp_path / "release"))["ledger"] == FAILED
 
 
@@ -429,6 +436,7 @@ def whole(tmp_path, keys, facts):
         folder.mkdir()
         write_model(folder)
         values = put(json.loads(json.dumps(facts)), changed or {})
+        values = {name: value for name, value in values.items() if value is not None}
         values.setdefault(
             "files", {name: sha256_of(folder / name) for name in ("weights.safetensors", WORDS.file_name)}
         )
@@ -690,6 +698,9 @@ def test_a_large_delta_passes_with_a_warning_where_the_recipe_allows_it(whole, m
     assert allowed.notes[0].startswith(verify.LOUD)
 
 
+OF_FILES = ("statement", "recipe", "model", "ledger", "epsilon", "other epsilons", "sentences")
+
+
 @pytest.mark.parametrize("name", ["privacy.json", "card.json", "ledger.jsonl", "ledger.head", "onnx/extra"])
 def test_what_is_no_plain_file_is_not_opened(whole, name):
     """A pipe would keep the reader waiting for ever."""
@@ -698,12 +709,13 @@ def test_what_is_no_plain_file_is_not_opened(whole, name):
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     found = verify_release(folder)
-    assert results(found) == {"files": FAILED, "signature": PASSED}
+    assert results(found) == {"files": FAILED, "signature": PASSED, **dict.fromkeys(OF_FILES, UNCHECKED)}
 
 
 def test_a_file_that_is_too_large_is_not_opened(whole, monkeypatch):
     monkeypatch.setattr(verify.verify_files, "_LARGEST", 100)
-    assert set(results(verify_release(whole()))) == {"files", "signature"}
+    found = results(verify_release(whole()))
+    assert found == {"files": FAILED, "signature": PASSED, **dict.fromkeys(OF_FILES, UNCHECKED)}
 
 
 HOSTILE = (None, True, -1, 10**400, 1e300, "x", "infinity", [], [1], {}, {"a": []})
@@ -879,3 +891,203 @@ def test_honest_statements_of_devices_and_of_rounds_done_again_pass(whole, remem
         about = RunFacts("b1946ac9", 60, 60, words, federation=federation)
         found = verify_release(whole(statement_of(PLANNED, mechanism, "pld", charged, about).to_json()))
         assert found.verified, [check for check in found.checks if check.result == FAILED]
+
+
+# --- a false statement that fits its own card, ledger, prose and README, with one file removed ----------
+
+
+FALSE = {
+    "another clip norm": {"privacy": {"clip_norm": 1.5}},
+    "another clip": {"privacy": {"clipping": "per_layer"}},
+    "a clip that adapts": {"privacy": {"adaptive_quantile": 0.5, "adaptive_bit_noise": 100.0}},
+    "a smaller cohort": {"privacy": {"cohort": 20.0}},
+    "more people": {"privacy": {"users": 200_000}},
+    "another δ": {"privacy": {"delta": 1e-5}},
+    "fewer rounds": {"run": {"rounds": 6}},
+    "fixed sampling": {"privacy": {"sampling": "fixed"}},
+    "turns": {"privacy": {"sampling": "in_turn"}},
+    "another denominator": {"privacy": {"total_weight": 10.0}},
+    "a clipped denominator": {"privacy": {"estimator": "clipped_denominator"}},
+    "another cap": {"privacy": {"weight_cap": 800.0, "total_weight": 150.0}},
+    "more noise": {"privacy": {"noise_multiplier": 1.625}},
+    "a schedule": {"privacy": {"noise_schedule": ((1, 1.0), (2, 2.0))}},
+    "another generator": {"privacy": {"randomness": "standard"}},
+}
+ALWAYS_THERE = (
+    "weights.safetensors", "vocabulary.txt", "privacy.json", "card.json", "ledger.jsonl", "training.toml", "README.md"
+)  # fmt: skip
+REMOVED = (None, *ALWAYS_THERE, "record.jsonl")
+
+
+@pytest.fixture(scope="module")
+def false_facts(remembered) -> Callable[[str], dict[str, Any]]:
+    """All facts of a run with another recipe, as it would state them itself."""
+
+    @cache
+    def make(lie: str) -> dict[str, Any]:
+        recipe = resolve(PLANNED.replace(**FALSE[lie]))
+        mechanism, rounds = build_mechanism(recipe, ["one", "two"]), recipe.run.rounds
+        spent, words = mechanism.events(rounds), VocabularyFacts(WORDS.fingerprint, "public")
+        about = RunFacts("b1946ac9", rounds, rounds, words)
+        stated = statement_of(recipe, mechanism, "pld", Charges(spent, spent, store=spent), about)
+        return {"epsilon_replaced": None, **stated.to_json()}
+
+    return make
+
+
+def without(name: str | None) -> Callable[[Path], object]:
+    return lambda folder: name and (folder / name).unlink()
+
+
+@pytest.mark.parametrize("removed", REMOVED)
+@pytest.mark.parametrize("lie", FALSE)
+def test_a_false_statement_fails_whatever_file_its_owner_leaves_out(whole, false_facts, lie, removed):
+    facts = false_facts(lie)
+    found = verify_release(whole(facts, both(record(facts["rounds_done"]), without(removed))))
+    assert not found.verified
+    assert results(found)["signature"] == PASSED
+    assert results(found)["recipe"] == (UNCHECKED if removed == "privacy.json" else FAILED)
+
+
+@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("lie", FALSE)
+def test_without_a_recipe_no_statement_is_said_to_follow_from_it(whole, false_facts, lie, form):
+    """An old form does not excuse it, and a release without signature is said to be not checked."""
+    folder = whole({**false_facts(lie), "statement": form}, without("training.toml"))
+    found = verify_release(folder)
+    assert results(found)["files"] == results(found)["recipe"] == FAILED
+    for name in (signature.MANIFEST, signature.SIGNATURE, signature.SIGNER):
+        (folder / name).unlink()
+    unsigned = verify_release(folder, unsigned=True)
+    assert results(unsigned)["recipe"] == (FAILED if form == 2 else UNCHECKED)
+    assert unsigned.verified is (form == 1)
+    assert not unsigned.signed
+
+
+@pytest.mark.parametrize("removed", ALWAYS_THERE)
+def test_a_file_that_every_signed_release_has_is_missed(whole, removed):
+    found = verify_release(whole(after=without(removed)))
+    missing = next(check for check in found.checks if check.name == "files")
+    assert missing.result == FAILED
+    assert removed in missing.found
+    assert "is missing" in missing.found
+
+
+@pytest.mark.parametrize("removed", REMOVED)
+@pytest.mark.parametrize("lie", ["unit", "no charge", "not private", "no charge and not private"])
+def test_a_false_unit_or_vocabulary_fails_whatever_file_its_owner_leaves_out(whole, facts, lie, removed):
+    words = VocabularyFacts.of(WORDS.fingerprint, {"source": "private", "epsilon": 2.0, "delta": 1e-7})
+    changed = {
+        "unit": {"unit": "household"},
+        "no charge": {"vocabulary": words.to_json()},
+        "not private": {"vocabulary": {**words.to_json(), "private": False}, "charged": [*facts["charged"], HISTOGRAM]},
+        "no charge and not private": {"vocabulary": {**words.to_json(), "private": False}},
+    }[lie]
+    found = verify_release(whole(changed, both(record(60), without(removed))))
+    assert not found.verified
+    assert "text or a vocabulary called public is public" in " ".join(found.not_proved)
+
+
+HISTOGRAM = {"event": {"kind": "thresholded-histogram", "noise_multiplier": 3.0, "delta": 1e-7}, "count": 1}
+
+
+def test_rounds_that_no_record_shows_are_noted(whole):
+    with_record, without_record = verify_release(whole(after=record(60))), verify_release(whole())
+    assert with_record.verified
+    assert without_record.verified
+    assert not any("no record.jsonl" in note for note in with_record.notes)
+    assert any("no record.jsonl" in note for note in without_record.notes)
+
+
+# --- one damaged file is one fault: what cannot be checked for it is named, and no other file is accused ----
+
+
+def flip(name: str) -> Callable[[Path], object]:
+    """Change one bit in the middle of a file."""
+
+    def change(folder: Path) -> None:
+        contents = bytearray((folder / name).read_bytes())
+        contents[len(contents) // 2] ^= 1
+        (folder / name).write_bytes(contents)
+
+    return change
+
+
+def tear(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:40] + b"\xff\n")
+
+
+DAMAGE = {
+    "bit of the ledger": (flip("ledger.jsonl"), {"ledger"}, {"epsilon", "other epsilons"}),
+    "no ledger": (without("ledger.jsonl"), {"ledger"}, {"epsilon", "other epsilons"}),
+    "bit of the statement": (flip("privacy.json"), {"statement"}, set(OF_FILES) - {"statement"}),
+    "no statement": (without("privacy.json"), {"statement"}, set(OF_FILES) - {"statement"}),
+    "torn statement": (tear("privacy.json"), {"statement"}, set(OF_FILES) - {"statement"}),
+    "torn recipe": (tear("training.toml"), {"recipe"}, {"ledger", "other epsilons"}),
+    "no recipe": (without("training.toml"), {"recipe"}, {"ledger", "other epsilons"}),
+    "bit of the card": (flip("card.json"), {"statement"}, {"model", "sentences"}),
+    "no card": (without("card.json"), {"statement"}, {"model", "sentences"}),
+    "torn record": (tear("record.jsonl"), {"statement"}, set()),
+    "no weights": (without("weights.safetensors"), {"statement", "model"}, set()),
+    "no vocabulary": (without("vocabulary.txt"), {"statement", "model"}, set()),
+    "no README": (without("README.md"), set(), set()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_what_a_damaged_file_prevents_is_said_to_be_not_checked(whole, damage):
+    change, failed, unchecked = DAMAGE[damage]
+    folder = whole(after=record(60))
+    change(folder)
+    found = verify_release(folder)
+    by_result = {
+        result: {check.name for check in found.checks if check.result == result} for result in (FAILED, UNCHECKED)
+    }
+    assert by_result == {FAILED: {"files", *failed}, UNCHECKED: unchecked}
+    assert set(OF_FILES) <= set(results(found))
+    said = " ".join(check.found for check in found.checks)
+    for raw in ("Errno", "Expecting", "delimiter", "put it back", "put the file back", "codec", str(folder)):
+        assert raw not in said
+    if "weights" not in damage:
+        assert "weights.safetensors" not in said
+
+
+def said(found: verify.Verification, name: str) -> str:
+    return next(check.found for check in found.checks if check.name == name)
+
+
+@pytest.mark.parametrize("name", ["privacy.json", "card.json"])
+def test_a_file_that_is_gone_or_no_json_is_named_in_plain_words(whole, name):
+    folder = whole()
+    (folder / name).write_bytes(b"{")
+    assert said(verify_release(folder), "statement") == f"{name} is not JSON"
+    (folder / name).unlink()
+    assert said(verify_release(folder), "statement") == f"{name} is missing"
+
+
+def test_a_ledger_or_recipe_that_is_gone_or_damaged_is_named_in_plain_words(whole):
+    folder = whole()
+    (folder / "ledger.jsonl").write_bytes(b"{\n")
+    found = said(verify_release(folder), "ledger")
+    assert found == "line 1 of ledger.jsonl is damaged (it is not JSON): what it held is not known"
+    (folder / "training.toml").write_bytes(b"[[")
+    assert said(verify_release(folder), "recipe").startswith("training.toml is not valid TOML")
+    (folder / "ledger.jsonl").unlink()
+    assert said(verify_release(folder), "ledger") == "ledger.jsonl is missing"
+
+
+def test_a_folder_that_is_no_release_is_named_for_what_it_is(tmp_path, run, store):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    for folder, what in (
+        (run.path, f"it is a run; `sotto release {run.path} --out DIR` makes one"),
+        (store, "it is a store; `sotto train`"),
+        (tmp_path / "empty", "the folder is empty"),
+        (tmp_path / "nowhere", "there is no such folder"),
+        (tmp_path / "other" / "file", "it is a file"),
+        (tmp_path / "other", "it has neither privacy.json nor ledger.jsonl"),
+    ):
+        with pytest.raises(SottoError) as error:
+            verify_release(folder)
+        assert what in str(error.value)

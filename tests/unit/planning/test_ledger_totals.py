@@ -177,7 +177,7 @@ def test_errors(tmp_path) -> None:
         judge_ledgers([path], [1e-9])
     with pytest.raises(SottoError, match="delta is missing"):
         judge_ledgers([path], [])
-    with pytest.raises(SottoError, match="cannot read the ledger"):
+    with pytest.raises(SottoError, match=r"none\.jsonl is missing"):
         judge_ledgers([tmp_path / "none.jsonl"], [1e-6])
     (tmp_path / "record.jsonl").write_text('{"round": 1, "epsilon": 2}\n')
     with pytest.raises(SottoError, match=r"line 1 of .* is damaged"):
