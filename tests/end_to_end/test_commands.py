@@ -683,13 +683,16 @@ def test_evaluate_counts_keystrokes(sotto: Sotto, world: World, tmp_path: Path) 
     assert scores.items() >= plain.items()
     assert after["unigram"].items() >= before["unigram"].items()
     assert 0 < after["unigram"]["keystroke_saving"] < 1
+    assert 0 < after["word_list"]["keystroke_saving"] < 1
     assert scores["suggestions"] == 3
     assert 0 < scores["keystroke_saving"] < scores["keystroke_saving_in_vocabulary"] < 1  # the stops are typed
     typed, characters = scores["keystrokes"], scores["characters"]
     assert scores["keystroke_saving"] == pytest.approx(1 - typed / characters)
     more = sotto("evaluate", world.run, "--keystrokes", "--suggestions", 6, "--json").json()
     assert more["keystroke_saving"] > scores["keystroke_saving"]
-    assert "keystroke saving, 3 suggestions" in sotto("evaluate", world.run, "--keystrokes").out
+    shown = sotto("evaluate", world.run, "--keystrokes").out
+    assert "keystroke saving, 3 suggestions" in shown
+    assert "the word list alone: keystroke saving" in shown
     texts = [json.loads(line)["text"] for line in world.corpus.read_text().splitlines()]
     whole = sotto("evaluate", world.run, "--corpus", world.corpus, "--keystrokes", "--json").json()
     assert whole["characters"] == sum(len(text.replace(" ", "")) for text in texts)

@@ -146,7 +146,7 @@ def evaluate(
             raise SottoError(f"--private-epsilon measures held-out users of a store; it goes with {alone} alone")
         _evaluate_privately(run, texts.store, private, json)
         return
-    from sottovoce.commands.baselines import public_baselines, unigram_keystrokes
+    from sottovoce.commands.baselines import list_keystrokes, public_baselines, unigram_keystrokes
     from sottovoce.commands.evaluate import (
         Extra,
         Personalise,
@@ -187,37 +187,42 @@ def evaluate(
         beside_start = other is None and not have_paid(users)
         started = evaluate_start(run, users, extra) if beside_start else None
     baselines = public_baselines(users, run)
-    typed = unigram_keystrokes(users, run, measures.shown) if baselines and measures.shown else None
+    typed = {}
+    if measures.shown:
+        found_typed = {
+            "unigram": unigram_keystrokes(users, run, measures.shown),
+            "word_list": list_keystrokes(users, run, measures.shown),
+        }
+        typed = {name: saved for name, saved in found_typed.items() if saved}
     spread, parts = found.spread if measures.internal else {}, _parts(found, measures)
     if json:
         answer = {**_json(found), **parts, **spread}
-        without_training: JsonObject = {}
-        if baselines:
-            token, constant, unigram = baselines
-            without_training = {
-                "token": users.vocabulary.text_of(token),
-                "constant": constant.to_json(),
-                "unigram": {**unigram.to_json(), **(typed.to_json() if typed else {})},
-            }
+        without_training: JsonObject = {
+            "token": users.vocabulary.text_of(baselines.token),
+            "constant": baselines.constant.to_json(),
+        }
+        if baselines.unigram:
+            without_training["unigram"] = baselines.unigram.to_json()
+        for name, saved in typed.items():
+            without_training[name] = {**without_training.get(name, {}), **saved.to_json()}
         if started:
             without_training |= {"start": started[0], "start_model": _json(started[1])}
-        if without_training:
-            answer["baselines"] = without_training
+        answer["baselines"] = without_training
         if found_public and average:
             answer["public"] = _json(found_public)
             answer |= {name: value if math.isfinite(value) else None for name, value in average.items()}
         print_json(answer)
         return
     rows = _rows(found)
-    if baselines:
-        token = token_text(users.vocabulary.text_of(baselines.token))
-        rows[f"  always {token}: top-1"] = f"{baselines.constant.top1:.2%}"
+    token = token_text(users.vocabulary.text_of(baselines.token))
+    rows[f"  always {token}: top-1"] = f"{baselines.constant.top1:.2%}"
+    if baselines.unigram:
         rows["  a unigram of public text: perplexity"] = f"{baselines.unigram.perplexity:.4g}"
         if baselines.unigram.bits_per_byte is not None:
             rows["  a unigram of public text: bits per byte"] = f"{baselines.unigram.bits_per_byte:.3f}"
-        if typed:
-            saved = f"{typed.keystroke_saving_in_vocabulary:.2%}"
-            rows["  a unigram of public text: keystroke saving in vocabulary"] = saved
+    names = {"unigram": "a unigram of public text", "word_list": "the word list alone"}
+    for name, saved in typed.items():
+        rows |= {f"  {names[name]}: {figure}": value for figure, value in _saved(saved).items()}
     if started:
         rows |= _start_rows(*started)
     rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
@@ -372,11 +377,14 @@ def _start_rows(name: str, found: Measured) -> dict[str, str]:
     }
     if evaluation.bits_per_byte is not None:
         shown["bits per byte"] = f"{evaluation.bits_per_byte:.3f}"
-    if typed and typed.keystroke_saving is not None:
-        shown["keystroke saving"] = f"{typed.keystroke_saving:.2%}"
-    if typed:
-        shown["keystroke saving in vocabulary"] = f"{typed.keystroke_saving_in_vocabulary:.2%}"
+    shown |= _saved(typed) if typed else {}
     return {f"  the start, {name}: {figure}": value for figure, value in shown.items()}
+
+
+def _saved(typed: KeystrokeSaving) -> dict[str, str]:
+    """The keystrokes that something saves besides the model."""
+    whole = {} if typed.keystroke_saving is None else {"keystroke saving": f"{typed.keystroke_saving:.2%}"}
+    return whole | {"keystroke saving in vocabulary": f"{typed.keystroke_saving_in_vocabulary:.2%}"}
 
 
 def _top1_words(evaluation: Evaluation) -> str:

@@ -15,8 +15,9 @@ from sottovoce.evaluation.baselines import Frequencies, Measured, Unigram, evalu
 from sottovoce.evaluation.keystrokes import KeystrokeSaving, count_keystrokes, saving
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines, Score
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import RunFolder, is_release
 from sottovoce.runs.record import of_held_out
 
 _OTHER_SEED, _OTHER_PEOPLE = 1, 200  # synthetic people who are in no population
@@ -33,22 +34,20 @@ def measure_baselines(recipe: Recipe, start: Start, test: Store | None) -> Basel
         return Baselines(start.name)
     frequencies = public_frequencies(test.vocabulary, recipe.model.initial)
     found = Baselines(start.name, _score(evaluate(start.model, test, rows)) if start.facts else None)
-    if frequencies is None:
-        return found
-    token, constant, unigram = evaluate_baselines(frequencies, test, rows)
+    token, constant, unigram = evaluate_baselines(frequencies, test, rows, listed=has_public_order(test))
     return replace(
         found,
-        frequencies=frequencies.source,
+        frequencies=frequencies.source if frequencies else None,
         token=test.vocabulary.text_of(token),
         constant=_score(constant),
-        unigram=_score(unigram),
+        unigram=_score(unigram) if unigram else None,
     )
 
 
-def public_baselines(users: Store, run: str | Path | None = None) -> Measured | None:
-    """The baselines on all of some users; None where no public text has their words. `run`: or the base that has it."""
-    frequencies = _frequencies_of(users, run)
-    return None if frequencies is None else evaluate_baselines(frequencies, users, range(users.users))
+def public_baselines(users: Store, run: str | Path | None = None) -> Measured:
+    """The baselines on all of some users. `run`: whose words these are, or the base that has them."""
+    frequencies, listed = _frequencies_of(users, run), has_public_order(users, run)
+    return evaluate_baselines(frequencies, users, range(users.users), listed=listed)
 
 
 def unigram_keystrokes(users: Store, run: str | Path | None, suggestions: int) -> KeystrokeSaving | None:
@@ -57,6 +56,22 @@ def unigram_keystrokes(users: Store, run: str | Path | None, suggestions: int) -
     if frequencies is None:
         return None
     return saving(count_keystrokes(Unigram.of(frequencies), users, suggestions), suggestions)
+
+
+def list_keystrokes(users: Store, run: str | Path | None, suggestions: int) -> KeystrokeSaving | None:
+    """The keystrokes that a public list of words saves by its order alone; None where there is no such order."""
+    if not has_public_order(users, run):
+        return None
+    return saving(count_keystrokes(Unigram.in_order(users.vocabulary), users, suggestions), suggestions)
+
+
+def has_public_order(users: Store, run: str | Path | None = None) -> bool:
+    """Are the words a list by frequency in which no user's text has a part? Pieces of words are in no such order."""
+    if not users.vocabulary.is_words or users.vocabulary_source["source"] == "private":
+        return False
+    if run is None or not (is_release(Path(run)) or RunFolder(Path(run)).recipe_file.is_file()):
+        return True
+    return not read_statement(RunFolder.open_model(run)).vocabulary.private  # a corpus does not say it
 
 
 def _frequencies_of(users: Store, run: str | Path | None) -> Frequencies | None:

@@ -64,8 +64,7 @@ def run_demo(
         if result.ended == "stopped":
             return None
         results.append(replace(result, evaluation=evaluate_run(result.path).evaluation))
-    public = public_baselines(Store.open(store, "test"))
-    baseline = public.constant.top1 if public else 0.0
+    baseline = public_baselines(Store.open(store, "test")).constant.top1
     report_run(results[0].path, other=results[1].path)
     report_run(results[1].path)
     log("report   done")

@@ -16,7 +16,9 @@ from sottovoce.commands.private_evaluation import PAID, may_show_exact, private_
 from sottovoce.commands.report import public_recipe, report_run
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.commands.verify import FAILED, verify_release
-from sottovoce.data.tokenizer_files import find_tokenizer
+from sottovoce.data.languages import DEFAULT, SPACES
+from sottovoce.data.prompts import prompts_for
+from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json, sealed, write_aside
@@ -51,7 +53,7 @@ class Publication:
     """What an owner adds to a release: under which licence and key it is published."""
 
     license: str = "other"  # as Hugging Face names licences, for example apache-2.0
-    language: str | None = None  # a code such as en; that of the base with the same vocabulary unless given
+    language: str | None = None  # a code such as en; that of the base with the same words, or theirs, unless given
     key: Path | None = None  # that of the owner unless given
 
     def __post_init__(self) -> None:
@@ -204,7 +206,9 @@ class ReleaseFolder:
         cards = [bases.read_base(folder) for name in bases.shipped() if (folder := bases.find(name))]
         same_words = [card.language for card in cards if card.words == statement.vocabulary.fingerprint]
         started = statement.start is not None and initial not in (None, bases.NO_BASE)
-        exact = self.exact
+        exact, vocabulary = self.exact, load_tokenizer(run.tokenizer_file())
+        # A default says nothing of the text.
+        named = None if vocabulary.language in (DEFAULT, SPACES) else vocabulary.language
         last = [line for line in run.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
         return Described(
             name=self.out.resolve().name,
@@ -213,7 +217,8 @@ class ReleaseFolder:
             model=model,
             license=self.publication.license,
             signer=self.signer,
-            language=self.publication.language or next(iter(same_words), None),
+            language=self.publication.language or next(iter(same_words), None) or named,
+            prompt=next(iter(prompts_for(vocabulary, listed=not statement.vocabulary.private)), ""),
             base_model=Path(recipe.model.initial or "").name if started else None,
             base=next((card for card in cards if started and card.name == initial), None),
             evaluation=last[-1]["evaluation"] if last and exact else None,

@@ -10,6 +10,7 @@ from sottovoce.audit.results import AUDITS, Audits
 from sottovoce.commands.evaluate import Extra, evaluate_run, load_run, load_vocabulary
 from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.data.prompts import prompts_for
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import Json, write_aside
 from sottovoce.models.contract import LanguageModel
@@ -24,10 +25,6 @@ from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger, read_ledger
 from sottovoce.runs.record import without_evaluations
-
-# Written for this project; no user's words.
-GREETINGS = ("good morning ,", "how are", "thank you so", "see you")
-PROMPTS = (*GREETINGS, "i am going to the", "do you want to", "the weather is", "what time do")
 
 
 def report_run(
@@ -57,6 +54,7 @@ def report_run(
     card = read_card(run)
     other_run = RunFolder.open(other) if other is not None else None
     statement = statement or _statement_of_today(run)
+    prompts = prompts_for(vocabulary, listed=not statement.vocabulary.private)
     exact, exact_other = (internal or each is None or may_show_exact(each) for each in (run, other_run))
     exact = exact and (internal or (statement.private_accuracy is None and not statement.store_gone))
     evidence = Evidence(
@@ -64,7 +62,7 @@ def report_run(
         recipe=public_recipe(run, card),
         statement=statement,
         record=run.record.read() if exact else without_evaluations(run.record.read()),
-        suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in PROMPTS],
+        suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in prompts],
         baselines=Baselines.of(run) if exact else None,
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(read_findings(run)),

@@ -2,7 +2,8 @@
 
 The unigram predicts each token, at every place, as often as it occurs in public text. The constant suggestions are
 taken from the ten most frequent tokens of public text, in the order that suits the evaluated users best: a model that
-is no better has learned nothing. No other user's text goes into either.
+is no better has learned nothing. Where no public text has the words, the ten are the end of a text, common marks and
+the first words of a public list. No other user's text goes into any of them.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.prediction import Counts, Evaluation, summarise, token_counts
 
 _CANDIDATES = 10
+_MARKS = ".,?!。、।،؟"  # frequent in any text of the scripts that have them
 _LEAST_SHARED = 0.5  # of a vocabulary's words: with fewer, it is of another language, or of other text
 
 
@@ -62,6 +64,11 @@ class Unigram(eqx.Module):
         """A token that public text does not have counts as if it were there once."""
         return cls(jnp.log(jnp.maximum(jnp.asarray(frequencies.counts, jnp.float32), 1.0)))
 
+    @classmethod
+    def in_order(cls, vocabulary: Tokenizer) -> Unigram:
+        """The order of a list alone: each token is likelier than the next."""
+        return cls(-jnp.arange(vocabulary.size, dtype=jnp.float32))
+
     def initial_state(self) -> Array:
         return jnp.zeros(())
 
@@ -77,11 +84,24 @@ class Measured(NamedTuple):
 
     token: int
     constant: Evaluation
-    unigram: Evaluation
+    unigram: Evaluation | None = None  # None where no public text has the words
 
 
-def evaluate_baselines(frequencies: Frequencies, store: Store, rows: Sequence[int]) -> Measured:
-    """As `evaluate` does for a model. A token that public text does not have counts as if it were there once."""
+def common_tokens(vocabulary: Tokenizer, *, listed: bool) -> np.ndarray:
+    """Tokens that are frequent in any text, where none was counted; with words if these are `listed` by frequency."""
+    marks = [tokens[0] for mark in _MARKS if len(tokens := vocabulary.encode(mark)[1:-1]) == 1]
+    words = np.flatnonzero(vocabulary.word_mask).tolist() if listed else []
+    found = dict.fromkeys((vocabulary.specials.eos, *marks, *words))
+    return np.array([token for token in found if token != vocabulary.specials.unk][:_CANDIDATES])
+
+
+def evaluate_baselines(
+    frequencies: Frequencies | None, store: Store, rows: Sequence[int], *, listed: bool = False
+) -> Measured:
+    """As `evaluate` does for a model. A token that public text does not have counts as if it were there once.
+
+    Without frequencies there is no unigram; `listed`: the words of the vocabulary are in a public order.
+    """
     vocabulary = store.vocabulary
     begins, unk = [*vocabulary.specials.begins], vocabulary.specials.unk
     targets, text = token_counts(store, rows), Text.of(store, rows)
@@ -89,12 +109,6 @@ def evaluate_baselines(frequencies: Frequencies, store: Store, rows: Sequence[in
     known = targets.copy()
     if unk is not None:
         known[unk] = 0
-    weight = np.maximum(frequencies.counts, 1.0)
-    weight[begins] = 0
-    loss = -np.log(np.maximum(weight, 1.0) / weight.sum())
-    order = np.argsort(-frequencies.counts, kind="stable")
-    order = order[~np.isin(order, begins) & (order != (-1 if unk is None else unk))]
-    best = order[:_CANDIDATES][np.argsort(-known[order[:_CANDIDATES]], kind="stable")]
 
     def measured(first: np.ndarray, loss: float, loss_known: float) -> Evaluation:
         sums = Counts(
@@ -111,5 +125,16 @@ def evaluate_baselines(frequencies: Frequencies, store: Store, rows: Sequence[in
         found = summarise(Counts(*(np.array([float(value)]) for value in sums)), text)
         return replace(found, users=len(rows))
 
-    constant = measured(best, math.inf, math.inf)  # certain of one token, and so infinitely wrong at others
-    return Measured(int(best[0]), constant, measured(order, float(targets @ loss), float(known @ loss)))
+    def constant(candidates: np.ndarray) -> Measured:
+        best = candidates[np.argsort(-known[candidates], kind="stable")]
+        return Measured(int(best[0]), measured(best, math.inf, math.inf))  # certain of one, infinitely wrong at others
+
+    if frequencies is None:
+        return constant(common_tokens(vocabulary, listed=listed))
+    weight = np.maximum(frequencies.counts, 1.0)
+    weight[begins] = 0
+    loss = -np.log(np.maximum(weight, 1.0) / weight.sum())
+    order = np.argsort(-frequencies.counts, kind="stable")
+    order = order[~np.isin(order, begins) & (order != (-1 if unk is None else unk))]
+    unigram = measured(order, float(targets @ loss), float(known @ loss))
+    return constant(order[:_CANDIDATES])._replace(unigram=unigram)

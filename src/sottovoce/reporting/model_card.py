@@ -30,6 +30,7 @@ class Described:
     license: str
     signer: str  # fingerprint
     language: str | None = None
+    prompt: str = ""  # the beginning of a sentence in it
     base_model: str | None = None
     base: Base | None = None  # the card of the base, where it is in the package
     evaluation: Json | None = None  # of held-out users, as the record has it
@@ -162,7 +163,7 @@ def _use(about: Described) -> Iterator[str]:
     yield "import sottovoce as sv"
     yield ""
     yield f"model = sv.load_model({about.name!r})"
-    yield 'model.suggest("how are")'
+    yield f"model.suggest({json.dumps(about.prompt, ensure_ascii=False)})"
     yield "```"
     if about.onnx:
         yield ""

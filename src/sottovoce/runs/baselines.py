@@ -35,7 +35,7 @@ class Score(Facts, sparse=True):
 
 @dataclass(frozen=True)
 class Baselines(Facts, sparse=True):
-    """`constant` is a keyboard that always suggests the same tokens, frequent ones of public text."""
+    """`constant` is a keyboard that always suggests the same tokens, frequent ones of public text or of any text."""
 
     start: str = NOTHING  # what the run started from: "base english", "run X"
     start_model: Score | None = None  # before the first round; None where it started from nothing
@@ -74,21 +74,30 @@ class Baselines(Facts, sparse=True):
         """A sentence for a model that is no better than a baseline, with what to do; None for one that is.
 
         `top1_words`, over words alone where it was measured, may stand still while punctuation and ends of text gain.
+        It is said too where no word is right at all. Shares are compared as they are shown.
         """
-        scores = self.scores.items()
+        scores, top1 = self.scores.items(), round(top1, 4)
+        top1_words = None if top1_words is None else round(top1_words, 4)
         of_all = {name: score.top1 for name, score in scores if top1 <= score.top1}
         of_words = {name: score.top1_words for name, score in scores if score.top1_words is not None}
         of_words = {name: share for name, share in of_words.items() if top1_words is not None and top1_words <= share}
-        reached = of_all or of_words
-        if not reached:
+        reached, no_word = of_all or of_words, top1_words == 0
+        if not reached and not no_word:
             return None
-        name = max(reached, key=reached.__getitem__)
-        text = f"the model is no better than {name}: top-1"
-        text = f"{text} {top1:.2%}" if of_all else f"over words alone {text} {top1_words:.2%}"
-        text = f"{text} against {reached[name]:.2%}"
-        if not of_all and name == f"the start, {self.start}":
-            text += "; what it gained is in punctuation, placeholders and ends of text"
+        if no_word and not any(reached.values()):
+            text = "no word that the model suggests first is right: top-1 over words 0.00%"
+        else:
+            name = max(reached, key=reached.__getitem__)
+            text = f"the model is no better than {name}: top-1"
+            text = f"{text} {top1:.2%}" if of_all else f"over words alone {text} {top1_words:.2%}"
+            text = f"{text} against {reached[name]:.2%}"
+            if of_all and no_word:
+                text += ", and over words 0.00%"
+            elif not of_all and name == f"the start, {self.start}":
+                text += "; what it gained is in punctuation, placeholders and ends of text"
         helps = "more users or a larger cohort (`sotto plan` shows what each gives)"
         if self.start == NOTHING:
-            helps = f"a base to start from (`--from english`), {helps}"
+            # Without public text that has the words, no base in the package has them either.
+            base = "`--from english`" if self.frequencies else "`sotto base train` makes one of public text"
+            helps = f"a base to start from ({base}), {helps}"
         return f"{text}; what helps: {helps}"

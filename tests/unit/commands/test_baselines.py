@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tiny_run import make_store
 
 from sottovoce import bases
-from sottovoce.commands.baselines import evaluated_users, measure_baselines, public_baselines, public_frequencies
+from sottovoce.commands.baselines import (
+    evaluated_users,
+    has_public_order,
+    measure_baselines,
+    public_baselines,
+    public_frequencies,
+)
 from sottovoce.commands.initial_model import Start
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.store import SKIP, Store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.files import sealed
 from sottovoce.recipe import Recipe
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
@@ -71,6 +79,29 @@ def test_frequencies_are_those_of_the_base_that_the_run_starts_from(tmp_path: Pa
     assert (own.source, int(own.counts[-1])) == (f"the text of base {tmp_path.name}", 77)
     assert public_frequencies(vocabulary, "english").source == public_frequencies(vocabulary).source
     assert public_frequencies(Vocabulary.from_words(("zwölf", "straße"))) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "listed"), [({"source": "public", "list": "wordfreq"}, True), ({"source": "private"}, False)]
+)
+def test_a_run_in_a_language_without_a_base_has_a_baseline_too(recipe: Recipe, tmp_path: Path, source, listed):
+    words = Vocabulary.from_words(("der", "himmel", "ist"), language="de")
+    people = [words.encode("der der der himmel") for _ in range(12)]
+    test = replace(Store.from_users(people, words), vocabulary_source=source)
+    found = measure_baselines(recipe.replace(run={"evaluate_every": 1}), Start(None, {}, "nothing"), test)
+    assert (found.start, found.frequencies, found.unigram) == ("nothing", None, None)
+    assert found.token == ("der" if listed else "<eos>")  # of words that people brought, nothing is shown
+    assert found.constant.top1 == (0.6 if listed else 0.2)
+    assert has_public_order(test) is listed
+
+
+def test_the_words_of_a_corpus_are_in_a_public_order_if_those_of_the_run_are(run):
+    users = Store.from_users([[0, 1]], Store.open(Recipe.of(run).data.store).vocabulary)
+    assert has_public_order(users, run.path)
+    statement = json.loads(run.statement_file.read_text())
+    statement["vocabulary"]["private"] = True
+    run.write_json(run.statement_file, sealed({name: value for name, value in statement.items() if name != "checksum"}))
+    assert not has_public_order(users, run.path)
 
 
 def test_the_synthetic_population_is_counted_on_other_synthetic_people(tmp_path: Path):

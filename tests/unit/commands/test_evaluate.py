@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tiny_run import WORDS
 
-from sottovoce.commands.baselines import public_baselines
+from sottovoce.commands.baselines import list_keystrokes, public_baselines
 from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, find_base, load_run, open_public, open_users
 from sottovoce.commands.load_model import load_model
 from sottovoce.data.grouping import Grouping
@@ -141,7 +141,8 @@ def test_a_base_is_measured_by_name_on_a_store_or_a_corpus(run, tmp_path, monkey
     found = evaluate_run("english", users).evaluation
     assert (found.users, found.top1) == (3, load_model("english").evaluate(users).top1)
     assert found.top1 >= 0.2  # it knows the sentence
-    assert public_baselines(users, "english") is not None
+    assert public_baselines(users, "english").unigram is not None
+    assert 0 < list_keystrokes(users, "english", 3).keystroke_saving < 1
     with pytest.raises(SottoError, match="english is a base, and has no users to measure on; give --corpus or --store"):
         evaluate_run("english")
     with pytest.raises(SottoError, match="different vocabularies"):
@@ -166,7 +167,8 @@ def test_a_model_of_pieces_has_figures_of_whole_words(begun, in_pieces):
     assert not any(name.startswith("keystroke") for name in found.spread)  # six words say nothing of single users
     assert set(found.personalised.gained) == {"top1", "perplexity"}
     assert found.breakdown.bands[0].name == "the 10 most frequent tokens"
-    assert public_baselines(open_users(run.path)) is None
+    assert public_baselines(open_users(run.path), run.path).unigram is None
+    assert list_keystrokes(open_users(run.path), run.path, 2) is None
     assert {"oov_rate"}.isdisjoint(found.evaluation.to_json())
 
 

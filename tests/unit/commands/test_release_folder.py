@@ -11,6 +11,9 @@ import pytest
 
 from sottovoce.commands import release_folder
 from sottovoce.commands.release_folder import Publication, ReleaseFolder
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import prepare
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.files import sealed
 from sottovoce.recipe import Recipe
@@ -59,10 +62,13 @@ def test_a_model_that_is_no_better_than_its_start_is_noted(run, tmp_path, monkey
     run.write_json(run.baselines_file, sealed(words.to_json()))
     run.record.append({"round": 2, "evaluation": worse_words})
     assert notes()[0].startswith("over words alone the model is no better than the start, base english: top-1 6.00%")
+    run.record.append({"round": 2, "evaluation": {**worse_words, "top1": 0.3, "top1_words": 0.0}})
+    run.write_json(run.baselines_file, sealed(Baselines("nothing").to_json()))
+    assert notes()[0].startswith("no word that the model suggests first is right: top-1 over words 0.00%")
     # Where exact figures of these people may not be shown, nothing is said of them.
     run.record.append({"round": 3, "evaluation": {"users": 40, "top1": 0.1, "top3": 0.2, "perplexity": 80.0}})
     monkeypatch.setattr(release_folder, "may_show_exact", lambda run: False)
-    assert not any("no better" in note for note in notes())
+    assert not any("no better" in note or "no word" in note for note in notes())
 
 
 def test_the_card_has_the_architecture_and_the_recipe_no_path(run, tmp_path):
@@ -81,6 +87,16 @@ def test_the_readme_has_the_licence_and_the_language(run, tmp_path):
     text = (tmp_path / "draft/README.md").read_text()
     assert text.startswith('---\nlicense: "mit"\nlanguage: "de"\nlibrary_name')
     assert "sotto verify model --signer" in text
+
+
+def test_the_readme_asks_in_the_language_of_the_words(begun, tmp_path, tiny_store):
+    known = "wie geht es das wetter ist wir sehen uns um viel hast du lust red"
+    words = Vocabulary.from_words(known.split(), language="de")
+    prepare([tiny_store.parent / "corpus.jsonl"], tmp_path / "de", words, Grouping(tokens_per_user=16, test_users=0.1))
+    write(begun("german", data={"store": str(tmp_path / "de")}), tmp_path)
+    text = (tmp_path / "draft/README.md").read_text()
+    assert 'language: "de"' in text
+    assert 'model.suggest("wie geht es")' in text
 
 
 def test_onnx_is_written_where_it_can_be_and_a_failure_is_noted(run, tmp_path, monkeypatch):

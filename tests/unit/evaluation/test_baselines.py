@@ -11,9 +11,10 @@ import pytest
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import BOS, EOS, UNK
-from sottovoce.evaluation.baselines import Frequencies, Unigram, evaluate_baselines
+from sottovoce.evaluation.baselines import Frequencies, Unigram, common_tokens, evaluate_baselines
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.prediction import evaluate
+from tokenizer_examples import byte_level
 
 WORDS = ("red", "green", "blue", "sky")
 VOCABULARY = Vocabulary.from_words(WORDS)
@@ -66,8 +67,35 @@ def test_constant_suggestions_are_the_frequent_public_tokens_that_suit_these_use
     assert found.constant.top1 >= found.unigram.top1
 
 
+def test_without_public_text_the_end_marks_and_first_words_of_a_list_are_suggested():
+    names = [VOCABULARY.text_of(token) for token in common_tokens(VOCABULARY, listed=True)]
+    assert names == ["<eos>", ".", ",", "?", "!", *WORDS]
+    assert len(common_tokens(Vocabulary.from_words(f"w{letter}" for letter in "abcdefgh"), listed=True)) == 10
+    found = evaluate_baselines(None, people(), range(2), listed=True)
+    assert (found.token, found.unigram) == (GREEN, None)
+    assert found.constant.top1 == pytest.approx(3 / 9)
+    assert math.isinf(found.constant.perplexity)
+    # Words in an order of people's own text are not among them, nor are pieces of words.
+    found = evaluate_baselines(None, people(), range(2))
+    assert (found.token, found.constant.top1, found.constant.top1_words) == (EOS, pytest.approx(2 / 9), 0)
+    pieces = byte_level()
+    assert [pieces.text_of(token) for token in common_tokens(pieces, listed=False)][1:] == [".", ",", "?", "!"]
+
+
+def test_a_list_saves_keystrokes_by_its_order_alone():
+    """It shows one word: "red", after a letter the first that begins so."""
+    vocabulary = Vocabulary.from_words(("red", "rose", "blue"))
+    red, rose, blue = range(vocabulary.frame_size, vocabulary.size)
+    found = saving(
+        count_keystrokes(Unigram.in_order(vocabulary), Store.from_users([[BOS, red, rose, blue, EOS]], vocabulary), 1),
+        1,
+    )
+    assert (found.characters, found.keystrokes) == (3 + 4 + 4, 0 + 2 + 1)
+
+
 def test_users_who_are_not_evaluated_change_nothing():
     frequencies, store = Frequencies.of("text", COUNTED, VOCABULARY), people()
     alone = Store.from_users([store[0]], VOCABULARY, store.tokens_per_user)
-    assert evaluate_baselines(frequencies, store, range(1)) == evaluate_baselines(frequencies, alone, range(1))
+    for counted in (frequencies, None):
+        assert evaluate_baselines(counted, store, range(1)) == evaluate_baselines(counted, alone, range(1))
     assert evaluate_baselines(frequencies, store, range(1)).constant.users == 1

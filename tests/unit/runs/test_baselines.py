@@ -57,11 +57,21 @@ def test_words_that_gain_nothing_are_named_where_all_tokens_gain():
     assert "what it gained" not in behind
     assert words.no_better(0.172, None) is None
     assert words.no_better(0.11, 0.07).startswith("the model is no better than the start, base english: top-1 11.00%")
-    assert FULL.no_better(0.172, 0.0) is None  # of an earlier version, which did not measure it
+
+
+def test_a_model_that_predicts_no_word_is_named_whatever_it_is_compared_with():
+    text = "no word that the model suggests first is right: top-1 over words 0.00%; what helps: "
+    ends = Baselines(token="<eos>", constant=replace(score(0.0668), top1_words=0.0))
+    for baselines in (FULL, Baselines(), ends):
+        assert baselines.no_better(0.172, 0.00004).startswith(text)
+        assert baselines.no_better(0.172, 0.0001) is None
+    said = ends.no_better(0.06684, 0.0)  # as exact as it was measured: the other is rounded
+    assert said.startswith("the model is no better than always end of text: top-1 6.68% against 6.68%, and over words")
+    assert "a base to start from (`sotto base train` makes one of public text)" in said
 
 
 def test_only_a_run_from_nothing_is_told_of_bases():
-    scratch = Baselines(constant=score(0.05), token=".")
+    scratch = Baselines(frequencies="the text of base english", constant=score(0.05), token=".")
     assert scratch.no_better(0.06) is None
     assert "always “.”: top-1 4.40% against 5.00%" in scratch.no_better(0.044)
     assert "--from english" in scratch.no_better(0.044)
