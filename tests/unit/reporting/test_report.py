@@ -27,6 +27,7 @@ from sottovoce.reporting.model_card import promise
 from sottovoce.reporting.report import OtherRun, render
 from sottovoce.reporting.statement import NOT_COVERED, Adaptive
 from sottovoce.reporting.statement_text import prose
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 
 INTERNAL = "Internal: exact figures of private data, do not publish"
@@ -271,6 +272,15 @@ def test_a_model_that_is_no_better_than_its_start_is_named():
     words = text_of(render(make_evidence(record=make_record(skill=0.3))))
     assert "Not better than without training. The model is no better than the start, base english: top-1 " in words
     assert "sotto plan" in words
+
+
+def test_a_model_that_predicts_no_word_is_named_without_a_baseline_too():
+    record = make_record()
+    for line in record:
+        if "evaluation" in line:
+            line["evaluation"]["top1_words"] = 0.0
+    words = text_of(render(make_evidence(record=record, baselines=Baselines())))
+    assert "No word that the model suggests first is right: top-1 over words 0.00%; what helps: a base to" in words
 
 
 @pytest.mark.parametrize("record", [[], make_record(every=0)], ids=["empty", "never evaluated"])
