@@ -185,8 +185,8 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (another_model, "is not the model of the last checkpoint"),
     (flip("model/weights.safetensors"), "weights.safetensors is not the file that privacy.json names"),
     (flip("model/vocabulary.txt"), "vocabulary.txt is not the file that privacy.json names"),
-    (flip("model/card.json"), "card.json ("),
-    (flip("privacy.json"), "privacy.json ("),
+    (flip("model/card.json"), "card.json cannot be read ("),
+    (flip("privacy.json"), "privacy.json is not JSON"),
     (lambda run: newest(run).unlink(), "is not the model of the last checkpoint"),
     (lambda run: audited(run, "rounds", contradicted=True, shown=3.0), "by rounds shows ε >= 3 at δ = 0.01, and 2 is"),
     (

@@ -319,9 +319,9 @@ def _without_folder(text: str, folder: Path) -> str:
 
 def _judged(name: str, faults: Iterator[str], fine: str) -> Check:
     """The check of a file. Faults that cannot be looked for are one."""
-    found, why = _try(lambda: list(faults))
-    if found is None:
-        return Check(name, FAILED, f"cannot be checked ({why})")
+    found: list[str] = []
+    if why := _try(lambda: found.extend(faults))[1]:
+        found.append(f"cannot be checked ({why})")
     return Check(name, FAILED if found else PASSED, "; ".join(found) or fine)
 
 
@@ -388,7 +388,7 @@ def _statement_faults(release: RunFolder, statement: Statement | None, why: str)
         yield "it names no hash of weights and vocabulary"
     for name, sha256 in (statement.files or {}).items():
         if name not in verify_files.KNOWN or not (release.path / name).is_file():
-            yield f"{name!a:.80} is missing"
+            yield f"{verify_files.shown(name)} is missing"
         elif sha256_of(release.path / name) != sha256:
             yield f"{name} is not the file that it names"
 

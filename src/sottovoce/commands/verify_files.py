@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from sottovoce.data.tokenizer_files import FILES, load_tokenizer
-from sottovoce.errors import SottoError
+from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed
 from sottovoce.reporting.statement import Statement
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
@@ -29,7 +29,12 @@ _MOST_KINDS, _MOST_EXAMPLES, _MOST_ROUNDS, _MOST_NUMBERS = 40, 10_000, 10**7, 10
 def unknown(sizes: Mapping[str, int]) -> list[str]:
     """Files that no release has: they may be someone's text, or a key."""
     names = sorted(name for name in sizes if name not in KNOWN and not _EXPORTED.fullmatch(name))
-    return [f"{ascii(name)[1:-1]} is no file of a release" for name in names]
+    return [f"{shown(name)} is no file of a release" for name in names]
+
+
+def shown(name: str) -> str:
+    """The name of a file, as somebody chose it, for one line."""
+    return f"{ascii(name)[1:-1]:.200}"
 
 
 def missing(sizes: Mapping[str, int]) -> list[str]:
@@ -88,7 +93,11 @@ def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterat
     """Files that know of other rounds than the statement."""
     if card.get("rounds") != statement.rounds_done:
         yield f"card.json has {card.get('rounds')!a} rounds, and the statement {statement.rounds_done}"
-    last = max((line["round"] for line in release.record.read()), default=0)
+    try:
+        last = max((line["round"] for line in release.record.read()), default=0)
+    except DamagedRun as error:
+        yield error.what
+        return
     if last > statement.rounds_done:
         yield f"{_RECORD} has round {last}, and the statement ends after round {statement.rounds_done}"
 

@@ -1076,6 +1076,22 @@ def test_a_ledger_or_recipe_that_is_gone_or_damaged_is_named_in_plain_words(whol
     assert said(verify_release(folder), "ledger") == "ledger.jsonl is missing"
 
 
+def test_a_damaged_record_is_named_and_hides_no_other_fault(whole):
+    folder = whole(after=record(60))
+    (folder / "record.jsonl").write_text("{}\n")
+    (folder / "weights.safetensors").unlink()
+    lost = "line 1 of record.jsonl is damaged; weights.safetensors is missing"
+    assert said(verify_release(folder), "statement") == lost
+
+
+def test_faults_that_were_found_before_an_error_are_kept():
+    def faults() -> Iterator[str]:
+        yield "one"
+        raise SottoError("why")
+
+    assert verify._judged("name", faults(), "fine").found == "one; cannot be checked (why)"
+
+
 def test_a_folder_that_is_no_release_is_named_for_what_it_is(tmp_path, run, store):
     (tmp_path / "empty").mkdir()
     (tmp_path / "other").mkdir()
