@@ -27,12 +27,19 @@ def at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def confirmed(question: str) -> bool:
-    """Ask a person who sits at a terminal. Without one nothing is asked, and the answer is yes."""
+def confirmed(question: str, otherwise: str) -> bool:
+    """Ask a person who sits at a terminal. Without one nothing is asked, and the answer is yes.
+
+    After Ctrl-C it says what holds `otherwise`, as callers do after a no.
+    """
     if not at_terminal():
         return True
     print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    try:
+        return sys.stdin.readline().strip().lower() in ("y", "yes")
+    except KeyboardInterrupt:
+        print(f"\n{otherwise}", file=sys.stderr)
+        raise
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Json]) -> None:

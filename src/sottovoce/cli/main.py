@@ -60,6 +60,16 @@ def _options(arguments: Sequence[str]) -> dict[str, str]:
     return {name.removeprefix("--").replace("-", "_"): name for name in names if name.startswith("--")}
 
 
+def _missing(error: cyclopts.MissingArgumentError) -> str:
+    """An option or argument that was not given at all; cyclopts says the same where its value is missing."""
+    argument = error.argument
+    if argument is None or error.keyword is not None or argument.tokens:
+        return str(error)
+    name = argument.name if argument.index is None else argument.name.removeprefix("--").upper()
+    about, command = (argument.parameter.help or "").rstrip("."), " ".join(["sotto", *(error.command_chain or ())])
+    return f"{name} is missing ({about[:1].lower()}{about[1:]}); see `{command} --help`"
+
+
 def _fail(text: str, status: int = 2) -> NoReturn:
     """Print one line, cut in the middle where a value makes it too long, and exit."""
     line, half = " ".join(text.split()), LONGEST_ERROR // 2
@@ -80,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error.text(_options(arguments)))
     except LostProcess as error:
         _fail(str(error), status=1)
+    except cyclopts.MissingArgumentError as error:
+        _fail(_missing(error))
     except (SottoError, cyclopts.CycloptsError) as error:
         _fail(str(error))
     except RecursionError:  # JSON of a hundred thousand brackets

@@ -209,6 +209,7 @@ _NAMES = {
     "records_empty": "empty records left out",
     "single_record_users": "users with one record",
 }
+_MOST_NAMED = 4  # files
 # Not shown where there are none.
 _MISTAKES = (
     "records_dropped",
@@ -277,7 +278,7 @@ def prepare(
     shown = {name: fact for name, fact in summary.to_json().items() if fact or name not in _MISTAKES}
     shown = {name: fact for name, fact in shown.items() if fact is not None}
     rows = {_NAMES.get(name, name.replace("_", " ")): _format(fact) for name, fact in shown.items()}
-    print_table(f"Store {out}", rows)
+    print_table(f"Store {out}", _files_read(files, grouping, out) | rows)
     if words.private_vocabulary:
         _print_found(facts)
     if grouped.plain_text:
@@ -294,6 +295,16 @@ def _reading_progress(
     megabytes = sum(each.stat().st_size for each in grouping.sources(files) if isinstance(each, Path)) / 1e6
     with progress_on_terminal(f"prepare {out.name}, MB", quiet=quiet) as step:
         yield lambda records, read: step(round(read / 1e6), max(round(megabytes), 1), Shown((f"{records:,} records",)))
+
+
+def _files_read(files: Sequence[Path], grouping: Grouping, out: Path) -> dict[str, str]:
+    """A row on what was read: a folder or a pattern does not say which files it has. By now it may have the store."""
+    listed = [each for each in grouping.sources(files) if isinstance(each, Path)] if files else []
+    found = [each for each in listed if not each.resolve().is_relative_to(out.resolve())]
+    if not found:
+        return {}
+    names = ", ".join(each.name for each in found[:_MOST_NAMED]) + (", …" if len(found) > _MOST_NAMED else "")
+    return {"files read": f"{len(found):,}: {names}"}
 
 
 def _print_found(facts: Mapping[str, Any]) -> None:

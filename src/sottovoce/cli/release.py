@@ -48,8 +48,9 @@ def release(
             raise SottoError(f"releasing {run} cannot be undone, and nobody is asked here: give --yes, or --dry-run")
         if not json:
             _show_plan(result, run)
-        if not yes and not confirmed(f"release {run}?"):
-            return print("nothing was released or changed")
+        unchanged = "nothing was released or changed"
+        if not yes and not confirmed(f"release {run}?", unchanged):
+            return print(unchanged)
         result = released(dry_run=False)
     if json:
         print_json(result.to_json())

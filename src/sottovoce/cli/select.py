@@ -65,8 +65,10 @@ def select(
         raise SottoError("--public is missing: the best run is the one that predicts public text best")
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
     choice = Choice(drawn.runs, drawn.distribution, tuple(tuple(one.split()) for one in drawn.tried or ()))
-    if not yes and not json and not confirmed(f"charge {chosen.data.store} for the best of {drawn.runs:g} runs?"):
-        return print("nobody was charged, and nothing was released")
+    question = f"charge {chosen.data.store} for the best of {drawn.runs:g} runs?"
+    not_done = "nobody was charged, and nothing was released"
+    if not yes and not json and not confirmed(question, not_done):
+        return print(not_done)
     if not json:
         log("training; how many runs there are is not shown ...")
     publication = Publication(published.license, published.language, published.key)

@@ -98,7 +98,7 @@ def confirm(forecast: Forecast, *, yes: bool, json: bool) -> bool:
     """
     if not json:
         show_forecast(forecast, log)  # on standard error: it is for the owner, and no result
-    return yes or json or at_once(lambda: confirmed("start training?"))
+    return yes or json or at_once(lambda: confirmed("start training?", NOT_MADE))
 
 
 def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:

@@ -15,6 +15,7 @@ from sottovoce.build.assembly import Assembly
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import NOT_TIMED, Pace, evaluations
 from sottovoce.commands.initial_model import Start
+from sottovoce.commands.stores import has_own_store
 from sottovoce.data.examples import example_rows
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import last_typed
@@ -37,6 +38,7 @@ from sottovoce.training.variants.example_level import ExampleLevel
 SMALLEST_EPSILON = 0.1  # below it, no run that we measured learned anything
 
 
+MADE_UP = "made-up people"  # whose store is made in the folder of the run
 NOT_BEGUN = "the run was not begun: nobody was charged"
 
 
@@ -91,7 +93,7 @@ def forecast_run(
     seconds = pace.seconds(planned, measured)
     return Forecast(
         start=start.name,
-        store=str(store.path),
+        store=MADE_UP if has_own_store(assembly.recipe) else str(store.path),
         private=assembly.is_private,
         epsilon=epsilon,
         delta=privacy.delta,

@@ -89,7 +89,7 @@ def write_recipe(
 
     Args:
         store: made by `sotto prepare`.
-        users: the number to declare. By default the count, rounded down to two digits.
+        users: the number to declare. By default the count, rounded down to two digits, below 100 to tens.
         noisy_count: an ε, charged to the store, for a count with noise. It is drawn once for a store and kept.
         base: the folder of a base of your own to start from (`sotto base train`), or the name of one in the package. By
             default one in the package that fits.
@@ -125,9 +125,9 @@ def write_recipe(
 
 
 def rounded_down(count: int) -> int:
-    """To two digits: 3,958 becomes 3,900."""
-    unit = 10 ** max(len(str(count)) - 2, 0)
-    return count // unit * unit
+    """To two digits, and below 100 to tens: 3,958 becomes 3,900, and 24 becomes 20. At least 1."""
+    unit = 10 ** max(len(str(count)) - 2, 1)
+    return max(count // unit * unit, 1)
 
 
 def _from_recipe(path: Path, out: Path | None) -> str:
@@ -186,7 +186,10 @@ def _start(people: Store, base: str | Path | None, out: Path | None) -> _Start:
         found = bases.fitting(small.model.kind, model_settings(small), words)
         if found:
             return _Start(f'# Weights to start from: a model of public text in the package.\ninitial = "{found}"')
-        nothing = "training starts from nothing, which takes many more people and rounds than from a base"
+        nothing = (
+            "training starts from nothing, which takes many more people and rounds than from a base; make one of "
+            "public text with `sotto base train`, and name it with --base"
+        )
         text = "# No model in the package has the tokens of this store: training starts from nothing."
         return _Start(f'{text}\ninitial = "none"', (nothing,))
     folder = bases.find(str(base)) or Path(base)

@@ -9,10 +9,20 @@ import unicodedata
 from hashlib import blake2b
 
 from sottovoce.data.lines import Position
+from sottovoce.errors import count_of
 
 MOST_FORMS = 2**18
+FEW_USERS = 2_000
 _NOBODY = {"nan", "none", "null", "n/a", "undefined", "unknown", "anonymous", "[deleted]", "[removed]"}
 _INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\ufeff"))
+
+
+def few_users(users: int) -> list[str]:
+    """A sentence where there are few users to train on, as prepared or as declared; else nothing."""
+    if users >= FEW_USERS:
+        return []
+    few = f"{count_of(users, 'user to train on is', 'users to train on are')} few: below about {FEW_USERS:,}"
+    return [f"{few}, the noise that hides one person hides most of what can be learned"]
 
 
 class Census:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.census import Census
+from sottovoce.data.census import Census, few_users
 from sottovoce.data.corpus import Corpus, Source
 from sottovoce.data.encoding import encoded
 from sottovoce.data.grouping import Grouping, Progress, Spill, parts_for
@@ -26,7 +26,6 @@ from sottovoce.errors import SettingError, SottoError, count_of, plural
 from sottovoce.files import Facts, made_aside
 
 PREPARATION_FILE = "preparation.json"
-FEW_USERS = 2_000
 MUCH_UNKNOWN = 0.15
 MANY_EMPTY = 0.1
 
@@ -74,9 +73,6 @@ class PreparationSummary(Facts):
         """What the owner should look at before training, a sentence each."""
         unknown = self.unknown_rate or 0.0
         found = {
-            f"{count_of(self.train_users, 'user to train on is', 'users to train on are')} few: below about "
-            f"{FEW_USERS:,}, the noise that hides one person hides most of what can be "
-            "learned": self.train_users < FEW_USERS,
             f"{count_of(self.look_alike_users, 'user id differs', 'user ids differ')} from another id only in case, "
             "spaces, the domain of an address or a final .0: a person with two ids is protected for each id apart. "
             "Merge the ids of one person first": self.look_alike_users > 0,
@@ -94,7 +90,7 @@ class PreparationSummary(Facts):
             "written": self.records_with_context == 0,
             self._guessed: self.guessed_lines > 0,
         }
-        return [sentence for sentence, applies in found.items() if applies]
+        return [*few_users(self.train_users), *(sentence for sentence, applies in found.items() if applies)]
 
     @property
     def warnings_of_public_text(self) -> list[str]:
@@ -149,7 +145,9 @@ def new_store(out: Path) -> Generator[Path, None, None]:
         raise SottoError(f"{out} is a file; name a new folder for the store")
     if out.exists() and any(out.iterdir()):
         raise SottoError(
-            f"{out} is not empty, and a store is never overwritten; name a new folder, or delete it if no run used it"
+            f"{out} is not empty, and a store is never overwritten; if it holds these people, use it: runs on two "
+            "stores of the same people add up (`sotto plan --ledger`). For other people name a new folder; delete this "
+            "one only if nothing was charged to it"
         )
     with made_aside(out) as folder:
         folder.chmod(0o700)  # owner only: the folder holds what people wrote

@@ -10,6 +10,7 @@ from sottovoce import accounting
 from sottovoce.accounting.composition import MOST_ROUNDS
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation
+from sottovoce.data.census import few_users
 from sottovoce.errors import SettingError, count_of, plain_number
 from sottovoce.files import Facts, Json
 from sottovoce.planning.strategy import NoiseChoice, figures_of
@@ -271,8 +272,8 @@ def check_numbers(users: int, cohort: int, rounds: int) -> None:
 
 
 def privacy_warnings(users: int, delta: float, epsilon: float, signal: float | None = None) -> list[str]:
-    """What is wrong with a plan that can be computed all the same."""
-    found = []
+    """What is wrong with a plan that can be computed all the same; `users` are declared."""
+    found = few_users(users)
     small = plain_number(10.0 ** math.floor(math.log10(WELL_BELOW / users)))
     if delta >= 1 / users:
         found.append(

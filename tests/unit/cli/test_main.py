@@ -46,6 +46,21 @@ def test_what_is_in_an_error_is_left_as_it_is(monkeypatch, capsys):
     assert capsys.readouterr().err == "error: runs/min_tokens=3 holds no run; see min_tokens\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["prepare", "c.csv"], "--out is missing (folder of the new store); see `sotto prepare --help`"),
+        (["base", "train", "store"], "--out is missing (folder of the new base); see `sotto base train --help`"),
+        (["verify"], "FOLDER is missing (folder of a release"),
+        (["prepare", "c.csv", "--out"], "--out requires an argument"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else "",
+)
+def test_what_was_not_given_at_all_is_called_missing(arguments, said, capsys):
+    assert status_of(arguments) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_a_lost_process_is_no_wrong_input(monkeypatch):
     failing(monkeypatch, LostProcess("process 1 is gone"))
     assert status_of(["train", "demo"]) == 1

@@ -113,6 +113,24 @@ def comments(tmp_path: Path, last: str = "") -> Path:
     return path
 
 
+def test_a_folder_is_named_by_its_files_and_empty_records_are_counted(sotto, tmp_path, capsys):
+    rows = "user,text\n" + "".join(f"{user},tea {text}\n" for user in ("ann", "bea") for text in ("milk", "cake"))
+    people = tmp_path / "people"
+    people.mkdir()
+    for name in "ab":
+        (people / f"{name}.csv").write_text(rows + "cy,\n")
+    (people / "notes.md").write_text("no table")
+    sotto(["prepare", str(people), "--test-users", "0", "--out", str(people / "store")])
+    out = capsys.readouterr().out
+    assert re.search(r"files read +│ +2: a\.csv, b\.csv ", out)
+    assert re.search(r"empty records left out +│ +2 ", out)
+    for name in "cdef":
+        (people / f"{name}.csv").write_text(rows)
+    sotto(["prepare", str(people / "*.csv"), "--test-users", "0", "--out", str(tmp_path / "more")])
+    out = capsys.readouterr().out
+    assert re.search(r"files read +│ +6: a\.csv, b\.csv, c\.csv, d\.csv, … ", out)
+
+
 def test_a_dump_becomes_a_store_by_its_format(tmp_path, capsys):
     arguments = ["prepare", str(comments(tmp_path)), "--format", "reddit", "--test-users", "0"]
     with pytest.raises(SystemExit) as ended:

@@ -35,7 +35,7 @@ def test_the_settings_that_are_tried_are_read_and_the_release_is_named(monkeypat
     assert (rounds, choice.runs, choice.distribution, licence) == (7, 4.0, "geometric", "other")
     assert choice.tried == (("local.learning_rate=1", "server.learning_rate=2"), ("local.learning_rate=3",))
     assert "released: out, with ε = 2.99 at δ = 1e-6" in capsys.readouterr().out
-    monkeypatch.setattr(command, "confirmed", lambda question: False)
+    monkeypatch.setattr(command, "confirmed", lambda question, otherwise: False)
     select("demo", **given)
     assert len(asked) == 1
     assert "nobody was charged" in capsys.readouterr().out

@@ -195,6 +195,20 @@ def test_at_a_terminal_the_owner_is_asked(terminal, typed, wanted):
     assert confirm(FORECAST, yes=False, json=False) is wanted
 
 
+def test_ctrl_c_at_the_question_says_that_nobody_was_charged(sotto, terminal, monkeypatch, capsys):
+    def train(*given, confirm, **more):
+        confirm(FORECAST)
+
+    def ctrl_c():
+        raise KeyboardInterrupt
+
+    terminal(typed="")
+    monkeypatch.setattr(sys.stdin, "readline", ctrl_c)
+    monkeypatch.setattr(TRAIN, train)
+    sotto(["train", "demo", "--out", "new"], status=130)
+    assert capsys.readouterr().err.endswith("[y/N] \nnobody was charged, and no run was made\ninterrupted\n")
+
+
 def test_nobody_is_asked_with_yes_or_away_from_a_terminal(terminal, capsys):
     assert confirm(FORECAST, yes=False, json=False)
     assert "start training?" not in capsys.readouterr().err

@@ -75,8 +75,13 @@ def test_what_does_not_fit_together_is_named(recipe: Recipe, store: Path):
     assert "so small" in noisy
     assert "promises next to nothing" in " ".join(forecast(recipe.replace(privacy={"noise_multiplier": 0.3})).warnings)
     assert "more than half" in " ".join(forecast(recipe.replace(privacy={"cohort": 30})).warnings)
+    assert "users to train on are few" in " ".join(fine.warnings)
     large = recipe.replace(privacy={"delta": 0.5 / recipe.privacy.users})
     assert "not well below it" in " ".join(forecast(large).warnings)
+
+
+def test_made_up_people_are_not_named_by_a_folder_that_the_owner_never_made(recipe: Recipe):
+    assert forecast(recipe.replace(data={"store": "demo:20"})).store == "made-up people"
 
 
 @pytest.mark.slow

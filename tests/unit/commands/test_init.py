@@ -27,8 +27,10 @@ def test_the_recipe_of_a_store_names_it_and_declares_its_people_rounded_down(sto
     assert recipe.privacy.cohort <= recipe.privacy.users
 
 
-@pytest.mark.parametrize(("count", "declared"), [(3958, 3900), (27_400, 27_000), (100, 100), (99, 99), (7, 7)])
-def test_a_count_is_rounded_down_to_two_digits(count, declared):
+@pytest.mark.parametrize(
+    ("count", "declared"), [(3958, 3900), (27_400, 27_000), (100, 100), (99, 90), (24, 20), (7, 1)]
+)
+def test_a_count_is_rounded_down_to_two_digits_and_small_ones_to_tens(count, declared):
     assert rounded_down(count) == declared
 
 
@@ -46,7 +48,7 @@ def test_delta_stays_below_one_in_ten_users(store):
 def test_a_store_of_other_words_starts_from_nothing_and_is_told_so(store):
     made = write_recipe(store)
     assert Recipe.parse(made.text).model.initial == "none"
-    assert any("from nothing" in note for note in made.notes)
+    assert any("from nothing" in note and "`sotto base train`" in note for note in made.notes)
     assert any("are few" in note for note in made.notes)
 
 

@@ -440,7 +440,9 @@ def test_a_store_is_never_overwritten(tmp_path: Path) -> None:
     out.mkdir()
     prepare(corpus, out, LETTERS)
     before = {file.name: file.read_bytes() for file in out.iterdir()}
-    with pytest.raises(SottoError, match="is not empty, and a store is never overwritten"):
+    with pytest.raises(
+        SottoError, match=r"is not empty, and a store is never overwritten; .* use it: runs on two .* add"
+    ):
         prepare(corpus, out, LETTERS)
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     with pytest.raises(SottoError, match="is a file"):

@@ -11,6 +11,7 @@ from examples import first_of
 from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
+from sottovoce.planning.grid import plan_recipe
 from sottovoce.planning.plan import make_plan, privacy_warnings
 from sottovoce.recipe import Recipe
 
@@ -19,9 +20,18 @@ PAPER = {"users": 763_430, "cohort": 5000, "rounds": 5000, "delta": 1e-9}
 
 @pytest.mark.parametrize(("delta", "warned"), [(1e-4, 0), (1.1e-4, 1), (9e-4, 1)])
 def test_a_delta_that_is_below_one_over_users_but_not_well_below_is_warned_of(delta: float, warned: int) -> None:
-    found = privacy_warnings(1000, delta, epsilon=8.0)
+    few, *found = privacy_warnings(1000, delta, epsilon=8.0)
+    assert few.startswith("1,000 users to train on are few")
     assert len(found) == warned
     assert all("not well below it" in text and text.endswith("take 0.0001 or less") for text in found)
+
+
+def test_few_users_are_warned_of_in_the_words_of_prepare() -> None:
+    assert privacy_warnings(2000, 1e-6, epsilon=8.0) == []
+    (few,) = privacy_warnings(780, 1e-6, epsilon=8.0)
+    assert few.startswith("780 users to train on are few: below about 2,000, the noise that hides one person hides")
+    recipe = Recipe.load("small").replace(privacy={"users": 780, "cohort": 250})
+    assert few in plan_recipe(recipe).warnings
 
 
 def test_plan_of_the_paper() -> None:
@@ -98,7 +108,8 @@ def test_warnings() -> None:
         users=100, cohort=50, rounds=100, delta=0.01, noise_multiplier=1.0, accountant="moments", clip_norm=1.0,
         parameters=10**6,
     )  # fmt: skip
-    delta, promise, noise = plan.warnings
+    few, delta, promise, noise = plan.warnings
+    assert "100 users to train on are few" in few
     assert "not below 1/users = 0.01" in delta
     assert "take 0.001 or less" in delta
     assert "promises next to nothing" in promise
