@@ -336,7 +336,7 @@ def test_a_recipe_that_does_not_exist_is_named(refused: Refused, tmp_path: Path)
     ("text", "words"),
     [
         (b"[run\nrounds = 4\n", ["TOML", "line 1"]),
-        (b"[run]\nrounds = \xff\n", ["recipe.toml", "utf-8"]),
+        (b"[run]\nrounds = \xff\n", ["recipe.toml", "UTF-8"]),
         (b"[run]\nrounds = 0\n", ["run.rounds=0", ">= 1"]),
     ],
     ids=str,
