@@ -20,7 +20,7 @@ def verify(
 ) -> None:
     """Check the files and the signature of a release, and compute its ε again by three accountants.
 
-    Exit status 1 if a check fails. It needs neither a GPU nor jax nor the private text.
+    Exit status 1 if a check fails, or needs code that is not here. It needs neither a GPU nor jax nor the private text.
     """
     from sottovoce.commands.verify import FAILED, LOUD, UNCHECKED, verify_release
 

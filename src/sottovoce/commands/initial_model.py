@@ -17,7 +17,7 @@ from sottovoce.bases import NO_BASE, PUBLIC
 from sottovoce.build.assembly import build_model, filled_model, load_model, model_settings, weights_of
 from sottovoce.build.rules import NEEDS_START
 from sottovoce.commands.stores import has_own_store
-from sottovoce.commands.verify import FAILED, verify_release
+from sottovoce.commands.verify import FAILED, OWN_CODE, verify_release
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import TOKENIZER
 from sottovoce.data.tokenizer import Tokenizer
@@ -378,6 +378,10 @@ def _check_people(file: Path, statement: Json, store: Store) -> None:
     found = verify_release(file.parent, unsigned=True)  # one of version 0.1 may be a start
     if failed := [f"{check.name}: {check.found}" for check in found.checks if check.result == FAILED]:
         raise SottoError(f"{file.parent} is not a release to start from ({'; '.join(failed)}); get it again")
+    if unknown := [check.found for check in found.checks if check.name == OWN_CODE]:
+        raise SottoError(
+            f"{file.parent} cannot be checked ({'; '.join(unknown)}); register that code first, and train from Python"
+        )
     if not _is_safe(statement.get("start")):
         raise SottoError(
             f"{file.parent} is a release that started from a model without a guarantee, which may have seen the users "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,7 @@ from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.files import Json, sealed, write_aside
 from sottovoce.recipe import Recipe
+from sottovoce.reporting.derived import own_blocks
 from sottovoce.reporting.model_card import Described, model_card
 from sottovoce.reporting.report import last_evaluation
 from sottovoce.reporting.statement import (
@@ -87,6 +88,7 @@ class ReleaseFolder:
         self.held_out = held_out_users(Recipe.of(self.run), self.run)
         self.accuracy = self._private_accuracy()
         self.exact = may_show_exact(self.run)
+        self.notes += tuple(self._own_code())
         if worse := self._no_better():
             self.notes += (worse,)
         if self.accuracy is not None:
@@ -107,6 +109,12 @@ class ReleaseFolder:
             self.notes += ("no ONNX: that needs `pip install 'sottovoce[export]'`",)
         files += [f"{ONNX}/"] * self.onnx
         self.files = (*files, README, MANIFEST, SIGNATURE, SIGNER)
+
+    def _own_code(self) -> Iterator[str]:
+        """What others cannot check without code of the owner's own."""
+        for block in own_blocks(read_statement(self.run), Recipe.of(self.run)):
+            told = "says so, and that it is not checked" if block.bounds else "fails"
+            yield f"{block.shown} is of your own code: without it `sotto verify` {told}; publish it with the model"
 
     @property
     def _copied(self) -> dict[str, bytes]:

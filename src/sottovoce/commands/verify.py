@@ -30,7 +30,15 @@ from sottovoce.files import Facts, Json, sha256_of
 from sottovoce.recipe import Recipe
 from sottovoce.reporting import sentences
 from sottovoce.reporting.adversaries import adversaries
-from sottovoce.reporting.derived import charge_faults, derive, fact_faults, has_room, recipe_of, with_one_more
+from sottovoce.reporting.derived import (
+    charge_faults,
+    derive,
+    fact_faults,
+    has_room,
+    own_blocks,
+    recipe_of,
+    with_one_more,
+)
 from sottovoce.reporting.statement import OWN_TEXT, Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.folder import RECIPE, STATEMENT, RunFolder, is_release, kind_of
@@ -40,6 +48,7 @@ from sottovoce.runs.ledger import RELEASE, read_ledger
 T = TypeVar("T")
 
 PASSED, FAILED, ABSENT, UNCHECKED = "passed", "failed", "not there", "not checked"
+OWN_CODE = "own code"  # the check of what only code of the owner's own could show
 LOUD = "WARNING"  # how a note begins that is read first
 NOT_PROVED = (
     "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
@@ -63,6 +72,7 @@ _CARD, _LEDGER = "card.json", "ledger.jsonl"
 _NEEDS = {
     "statement": (),
     "recipe": (STATEMENT, RECIPE),
+    OWN_CODE: (STATEMENT, RECIPE),
     "model": (STATEMENT, _CARD),
     "ledger": (STATEMENT, _LEDGER, RECIPE),
     "epsilon": (STATEMENT, _LEDGER),
@@ -73,7 +83,13 @@ _NEEDS = {
     "held-out users": (STATEMENT,),
     "sentences": (STATEMENT, _CARD),
 }
-_WHERE_THEY_APPLY = ("epsilon against the server", "epsilon of held-out users", "private accuracy", "held-out users")
+_WHERE_THEY_APPLY = (
+    "epsilon against the server",
+    "epsilon of held-out users",
+    "private accuracy",
+    "held-out users",
+    OWN_CODE,
+)
 _AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
 
 
@@ -96,7 +112,7 @@ class Accounted(Facts):
 
 @dataclass(frozen=True)
 class Verification(Facts):
-    """What `sotto verify` found. `verified`: no check failed; some may not apply, or be `not checked`."""
+    """What `sotto verify` found. `verified`: no check failed, and none needs code that is not here."""
 
     folder: str
     verified: bool
@@ -110,8 +126,9 @@ class Verification(Facts):
     not_proved: tuple[str, ...] = NOT_PROVED
 
     def __repr__(self) -> str:
-        failed = [check.name for check in self.checks if check.result == FAILED]
-        return f"<Verification of {self.folder}: {'verified' if self.verified else 'failed: ' + ', '.join(failed)}>"
+        found = {word: [check.name for check in self.checks if check.result == word] for word in (FAILED, UNCHECKED)}
+        told = [f"{word}: {', '.join(names)}" for word, names in found.items() if names]
+        return f"<Verification of {self.folder}: {'; '.join(['verified'] * self.verified + told)}>"
 
 
 @dataclass(frozen=True)
@@ -163,7 +180,7 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
         checks += found
     return Verification(
         folder=str(folder),
-        verified=all(check.result != FAILED for check in checks),
+        verified=all(check.result != FAILED and check.name != OWN_CODE for check in checks),
         signed=not signed.unsigned,
         signer=signed.signer,
         claimed=statement.epsilon if statement else None,
@@ -208,6 +225,8 @@ def _read(
         made |= _by_name(_of_statement(release, statement, card))
     if statement is not None and recipe is not None:
         made["recipe"] = _recipe_check(statement, recipe, source)
+        made |= _by_name(_own_code(statement, recipe))
+        notes += tuple(_own_code_that_is_here(statement, recipe))
     if statement is not None and charged is not None:
         accounted, failed = _try(lambda: _accounted(charged[1], statement.delta))
         epsilons = tuple(accounted or ())
@@ -221,7 +240,7 @@ def _read(
                 fine = "follow too, and the store's is no smaller"
                 made["other epsilons"] = _judged("other epsilons", _other_faults(found), fine)
     if statement is not None:
-        notes = _try(lambda: (*_notes(signed, statement, release), *sentences.notes(release, statement)))[0] or ()
+        notes += _try(lambda: (*_notes(signed, statement, release), *sentences.notes(release, statement)))[0] or ()
     unread = {STATEMENT: statement, _CARD: card, _LEDGER: charged, RECIPE: recipe}
     lacking = [name for name, value in unread.items() if value is None]
     return statement, list(_with_those_not_made(made, statement, lacking)), epsilons, notes
@@ -231,7 +250,7 @@ def _with_those_not_made(made: dict[str, Check], statement: Statement | None, la
     """All checks of a release in their order; one that another fault prevents is said to be not checked."""
     applies = {"epsilon against the server": statement is not None and statement.mechanism.devices is not None}
     measured = statement is not None and statement.private_accuracy is not None
-    applies |= dict.fromkeys(_WHERE_THEY_APPLY[1:], measured)
+    applies |= dict.fromkeys(_WHERE_THEY_APPLY[1:], measured) | {OWN_CODE: False}
     for name, needs in _NEEDS.items():
         if name in made:
             yield made[name]
@@ -267,6 +286,20 @@ def _recipe_check(statement: Statement, recipe: Recipe, source: str) -> Check:
         why = f"there is no {RECIPE}, as in releases of before they were signed: its facts fit one another, no more"
         return Check("recipe", UNCHECKED, why)
     return check
+
+
+def _own_code(statement: Statement, recipe: Recipe) -> Iterator[Check]:
+    """What follows from code that is not here: a release of it never looks as if all of it had been checked."""
+    unknown = [block for block in own_blocks(statement, recipe) if block.kind is None and block.bounds]
+    told = [f"{block.shown} is of the owner's own code: nothing here shows that {block.bounds}" for block in unknown]
+    if told:
+        yield Check(OWN_CODE, UNCHECKED, "; ".join(told))
+
+
+def _own_code_that_is_here(statement: Statement, recipe: Recipe) -> Iterator[str]:
+    for block in own_blocks(statement, recipe):
+        if (kind := block.kind) is not None:
+            yield f"{block.shown} is not of this package: {kind.__module__}.{kind.__qualname__} was taken at its word"
 
 
 def _of_statement(release: RunFolder, statement: Statement, card: Json | None) -> Iterator[Check]:

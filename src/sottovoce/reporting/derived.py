@@ -28,12 +28,14 @@ from sottovoce.build.blocks import (
 )
 from sottovoce.errors import SottoError, count_of
 from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import Clip, joint_norm
+from sottovoce.privacy.clipping import CLIPS, Clip, PerLayerClip, joint_norm
 from sottovoce.privacy.device_noise import STEPS, DeviceNoise
-from sottovoce.privacy.sampling import Sampler
+from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.registry import Registry
+from sottovoce.privacy.sampling import SAMPLERS, Sampler
 from sottovoce.privacy.schedule import Schedule, build_schedule
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.statement import Statement, declared_facts, mechanism_facts
+from sottovoce.reporting.statement import MechanismFacts, Statement, declared_facts, mechanism_facts
 
 if TYPE_CHECKING:
     from sottovoce.privacy.mechanism import Mechanism
@@ -48,6 +50,7 @@ class Derived:
     """The mechanism that a recipe describes. It answers what a statement asks of `Mechanism`, and can add no noise."""
 
     recipe: Recipe
+    stated: MechanismFacts
     parts: int = 1  # of an update that are clipped apart, where the recipe does not say it
     across_devices: bool = False
 
@@ -78,7 +81,10 @@ class Derived:
 
     @cached_property
     def clipping(self) -> Clip:
-        return clip_of(self.recipe, ["part"] * self.parts)
+        """The clip. Of one that is not known here, the promise is taken: all parts together stay within S."""
+        if self.recipe.privacy.clipping in CLIPS:
+            return clip_of(self.recipe, ["part"] * self.parts)
+        return PerLayerClip.even(self.recipe.privacy.clip_norm / self.recipe.federation.max_silos, self.parts)
 
     def start(self) -> None:
         return None
@@ -88,6 +94,8 @@ class Derived:
         return np.asarray(self.clipping.clip_norms, np.float32) * np.float32(factor)
 
     def sensitivity(self, clip_norms: np.ndarray) -> float:
+        if self.recipe.privacy.estimator not in ESTIMATORS:  # nothing but the statement tells it
+            return self.stated.sensitivity
         bound = joint_norm(clip_norms) if self.clipping.bounded else math.inf
         return self.sampler.most_updates * estimator_of(self.recipe.privacy).sensitivity(bound)
 
@@ -124,7 +132,38 @@ def derive(statement: Statement, recipe: Recipe) -> Derived:
     """The mechanism of a recipe, where the model has as many clipped parts as the statement says."""
     adaptive = statement.mechanism.adaptive
     parts = 1 if adaptive is None else min(max(adaptive.bits, 1), 10**4)
-    return Derived(recipe, parts, statement.federation is not None)
+    return Derived(recipe, statement.mechanism, parts, statement.federation is not None)
+
+
+@dataclass(frozen=True)
+class OwnBlock:
+    """A block of a recipe that is not of this package, but of somebody's own code."""
+
+    setting: str  # where the recipe names it
+    name: str
+    kind: type | None  # what is registered under its name, here and now
+    bounds: str | None  # what nothing shows without its code; None: without it no charge can be accounted for
+
+    @property
+    def shown(self) -> str:
+        return f"{self.setting}={shown(self.name)!r}"
+
+
+def own_blocks(statement: Statement, recipe: Recipe) -> Iterator[OwnBlock]:
+    """The blocks of a recipe of which this package knows no bound."""
+    privacy, facts = recipe.privacy, statement.mechanism
+    blocks: list[tuple[Registry[Any], str, str | None]] = [
+        (SAMPLERS, privacy.sampling, None),
+        (CLIPS, privacy.clipping, f"it keeps every update within the clip norm {shown(facts.clip_norm)}"),
+        (
+            ESTIMATORS,
+            privacy.estimator,
+            f"one user moves it by no more than the sensitivity {shown(facts.sensitivity)}",
+        ),
+    ]
+    for registry, name, bounds in blocks:
+        if not registry.is_shipped(name):
+            yield OwnBlock(registry.setting, name, registry.get(name), bounds)
 
 
 def recipe_of(statement: Statement) -> Recipe:

@@ -54,6 +54,15 @@ def test_what_was_not_checked_is_said_in_the_last_line_too(stub, capsys):
     assert out.endswith("FAILED: ledger; NOT CHECKED: epsilon\n")
 
 
+def test_a_check_that_could_not_be_made_has_status_1_and_is_in_the_last_line(stub, capsys):
+    stub(VERIFY, replace(FINE, verified=False, checks=(*FINE.checks, Check("own code", UNCHECKED, "a clip"))))
+    with pytest.raises(SystemExit, match="1"):
+        main(["verify", "out"])
+    out = capsys.readouterr().out
+    assert "own code  not checked  a clip\n" in out
+    assert out.endswith("no check failed; NOT CHECKED: own code\n")
+
+
 def test_json_is_one_object_and_bad_input_one_line(stub, answer, refusal, tmp_path):
     assert "is not a release" in refusal("verify", tmp_path)
     stub(VERIFY, FINE)

@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
-from sottovoce.commands.verify import ABSENT, FAILED, PASSED, UNCHECKED, verify_release
+from sottovoce.commands.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_bound
 from sottovoce.files import INFINITY, pretty, sealed, sha256_of
+from sottovoce.privacy.clipping import CLIPS, FlatClip
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.derived import recipe_of
@@ -554,6 +555,53 @@ def rewrite(name: str, old: str, new: str) -> Callable[[Path], object]:
         (folder / name).write_text(text.replace(old, new, 1))
 
     return change
+
+
+def named(setting: str, old: str, new: str) -> Callable[[Path], object]:
+    return rewrite("training.toml", f'{setting} = "{old}"', f'{setting} = "{new}"')
+
+
+OWN = {"clipping": ("flat", "keeps every update within the clip norm 15"), "estimator": ("fixed_denominator", "0.075")}
+
+
+@pytest.mark.parametrize("setting", OWN)
+def test_a_block_of_the_owner_s_own_code_is_told_and_the_rest_is_checked(whole, setting):
+    shipped, bound = OWN[setting]
+    of_owner, recipe = {f"mechanism.{setting}": "of_owner"}, named(setting, shipped, "of_owner")
+    found = verify_release(whole(of_owner, recipe))
+    assert not found.verified  # it never looks fully checked
+    assert {name for name, result in results(found).items() if result != PASSED} == {OWN_CODE}
+    (check,) = (check for check in found.checks if check.name == OWN_CODE)
+    assert check.result == UNCHECKED
+    assert f"privacy.{setting}='of_owner' is of the owner's own code: nothing here shows that" in check.found
+    assert bound in check.found
+    assert repr(found).endswith("not checked: own code>")
+    assert found.epsilons[0].epsilon == OURS
+    # What does not follow from that code is compared as ever, and so is what follows from its promise.
+    for lie in ({"mechanism.noise_std": 1e-9}, {"declared.cohort": 1.0}, {"epsilon": 0.1}):
+        assert FAILED in results(verify_release(whole({**of_owner, **lie}, recipe))).values()
+    # Its name stands in both files, or in none.
+    assert results(verify_release(whole(of_owner)))["recipe"] == FAILED
+    assert results(verify_release(whole({}, recipe)))["recipe"] == FAILED
+
+
+def test_a_clip_of_the_owner_s_own_code_promises_the_clip_norm_of_the_recipe(whole):
+    facts = {"mechanism.clipping": "of_owner", "mechanism.clip_norm": 0.15, "mechanism.sensitivity": 0.00075}
+    facts["mechanism.noise_std"] = 0.00075 * 0.8125
+    found = verify_release(whole(facts, named("clipping", "flat", "of_owner")))
+    assert results(found)["recipe"] == FAILED
+
+
+def test_a_registered_block_of_own_code_is_asked_and_named(whole, monkeypatch):
+    @dataclass(frozen=True)
+    class OfOwner(FlatClip):
+        pass
+
+    monkeypatch.setitem(CLIPS, "of_owner", OfOwner)
+    found = verify_release(whole({"mechanism.clipping": "of_owner"}, named("clipping", "flat", "of_owner")))
+    assert found.verified
+    assert any("'of_owner' is not of this package" in note and "OfOwner" in note for note in found.notes)
+    assert not any("not of this package" in note for note in verify_release(whole()).notes)
 
 
 def reseal(name: str, old: str, new: str) -> Callable[[Path], object]:
