@@ -43,12 +43,12 @@ def verify(
             print(f"note: {_printable(note)}")
         print("\n- ".join(["not proved by this:", *found.not_proved]))
         failed, unchecked = (
-            ", ".join(check.name for check in found.checks if check.result == result) for result in (FAILED, UNCHECKED)
+            [check.name for check in found.checks if check.result == result] for result in (FAILED, UNCHECKED)
         )
-        ends = [f"FAILED: {failed}" if failed else "no check failed"]
-        ends += [f"NOT CHECKED: {unchecked}"] * bool(unchecked)
+        ends = [f"FAILED: {', '.join(failed)}" if failed else "no check failed"]
+        ends += [f"NOT CHECKED: {', '.join(unchecked)}"] * bool(unchecked)
         ends += ["IT IS NOT SIGNED"] * (not found.signed)
-        ends += ["get the release again, or ask its owner"] * ("files" in failed.split(", "))
+        ends += ["get the release again, or ask its owner"] * ("files" in failed)
         print("; ".join(ends))
     if not found.verified:
         sys.exit(1)

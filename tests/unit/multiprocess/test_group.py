@@ -196,6 +196,16 @@ def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved,
     assert (left, saves) == (ended, saved)
 
 
+def test_a_sum_that_fails_while_the_run_is_saved_leaves_the_end_to_the_main_thread(monkeypatch):
+    """It raises `LostProcess` there: what is unwound must not be cut off in the middle."""
+    left, alone = [], thread_groups(1)[0]
+    monkeypatch.setattr(group, "_GRACE", 0.02)
+    monkeypatch.setattr(group.os, "_exit", left.append)
+    alone._waits_since = time.monotonic() - 1
+    alone._end(alone._over.set, 1)
+    assert left == []
+
+
 def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
     """One that frees arrays of JAX while the interpreter ends is a segmentation fault.
 
