@@ -35,9 +35,11 @@ class Difference:
 
     value: float
     margin: float | None
+    decimals: int = 2  # that are shown
 
     def __str__(self) -> str:
-        return f"{self.value:+.2f}" + ("" if self.margin is None else f" ± {self.margin:.2f}")
+        margin = "" if self.margin is None else f" ± {self.margin:.{self.decimals}f}"
+        return f"{self.value:+.{self.decimals}f}{margin}"
 
     def at_most(self, limit: float) -> str:
         if self.margin is None:
@@ -69,11 +71,13 @@ class Metric:
         value: The figure at a round, or (None) of the whole run.
         kind: Settings of one kind vary alike between seeds, so that their spreads are pooled. FedSGD varies more than
             FedAvg.
+        decimals: Of a difference, that are shown.
     """
 
     description: str
     value: Callable[[Outcome, int | None], float]
     kind: Callable[[Outcome], str] = algorithm_of
+    decimals: int = 2
 
     def deviations(self, results: ResultStore) -> dict[str, float | None]:
         """Standard deviation between two runs of one setting, by kind."""
@@ -106,7 +110,7 @@ class Evidence:
             deviation = self.deviations[self.metric.kind(runs[0])]
             variances.append(math.nan if deviation is None else deviation**2 / len(runs))
         margin = 2 * math.sqrt(sum(variances))
-        return Difference(means[0] - means[1], None if math.isnan(margin) else margin)
+        return Difference(means[0] - means[1], None if math.isnan(margin) else margin, self.metric.decimals)
 
     def trials(self, name: str) -> list[Trial]:
         return self.experiments[name].trials(self.size)
@@ -175,7 +179,8 @@ def spread_note(evidence: Evidence) -> str:
     known = {kind: deviation for kind, deviation in evidence.deviations.items() if deviation is not None}
     parts = [f"{evidence.metric.description}, ± two standard errors"]
     if known:
-        spreads = ", ".join(f"{deviation:.2f} ({kind})" for kind, deviation in known.items())
+        decimals = evidence.metric.decimals
+        spreads = ", ".join(f"{deviation:.{decimals}f} ({kind})" for kind, deviation in known.items())
         parts.append(f"the standard deviation between runs of one setting, pooled, is {spreads}")
     if unknown := [kind for kind in evidence.deviations if kind not in known]:
         parts.append(f"too few settings were run with several seeds for a spread of {', '.join(unknown)}")

@@ -65,6 +65,7 @@ METRIC = Metric(
     f"where seeds give none",
     _read,
     _kind,
+    decimals=3,
 )
 
 
