@@ -31,22 +31,28 @@ class LineClient:
         self._address, self._authority = f"https://{server}{PATH}", bundle / keys.AUTHORITY
         self._sign = partial(keys.sign, bundle / keys.NODE_KEY)
         self._answer, self._rung = answer, rung
-        self._over = threading.Event()
+        self._over, self._answering = threading.Event(), threading.Lock()
         self._have, self._unsent = "", b""  # the last message that came; the answer to it, until the server has it
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Answer messages, in a thread, while the block lasts."""
+        """Answer messages, in a thread, while the block lasts. An answer that was begun is waited for.
+
+        It is computed by JAX: a thread that is inside JAX when Python ends is a segmentation fault.
+        """
         trusted = ssl.create_default_context(cafile=str(self._authority))
         limits = httpx.Limits(keepalive_expiry=IDLE)
-        with httpx.Client(verify=trusted, timeout=3 * HOLD, limits=limits) as client:
-            thread = threading.Thread(target=self._run, args=(client,), daemon=True)
-            thread.start()
-            try:
-                yield
-            finally:
-                self._over.set()
-        thread.join(1.0)  # its request was cut off with the client
+        client = httpx.Client(verify=trusted, timeout=3 * HOLD, limits=limits)
+        thread = threading.Thread(target=self._run, args=(client,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._over.set()
+            client.close()
+            with self._answering:
+                pass
+            thread.join(1.0)  # its request was cut off with the client; a server out of reach is not waited for
 
     def _run(self, client: httpx.Client) -> None:
         wait = SOON
@@ -70,7 +76,9 @@ class LineClient:
         if found.status_code == httpx.codes.NO_CONTENT:
             return
         self._have = found.headers[MESSAGE]
-        if found.content:
-            self._unsent = self._answer(found.content)
-        else:
+        if not found.content:
             self._rung()
+            return
+        with self._answering:
+            if not self._over.is_set():
+                self._unsent = self._answer(found.content)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
@@ -89,3 +92,42 @@ def test_an_answer_that_the_server_does_not_take_is_given_up(bundle, monkeypatch
     server = Server(message("m-1", b"first"), httpx.Response(413), httpx.Response(204))
     played(bundle, server, monkeypatch)
     assert [sent for _, sent, _ in server.asked] == [b"", b"answer to first", b""]
+
+
+@pytest.fixture
+def opened(bundle, monkeypatch):
+    """A client of a server that gives one message, and what its `open` makes of an answer to it."""
+    server = Server(message("m-1", b"first"))
+    transport = httpx.MockTransport(server)
+    monkeypatch.setattr(line_client.ssl, "create_default_context", lambda cafile: None)
+    make = httpx.Client
+    monkeypatch.setattr(line_client.httpx, "Client", lambda **options: make(transport=transport))
+    return partial(LineClient, bundle, "192.0.2.7:1234", rung=lambda: None)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_an_answer_that_was_begun_is_done_when_the_line_is_left(opened, error):
+    """It is computed by JAX: the end of Python must not come meanwhile."""
+    begun, left, done = threading.Event(), threading.Event(), threading.Event()
+
+    def answer(data: bytes) -> bytes:
+        begun.set()
+        left.wait(10)
+        time.sleep(1.5)  # longer than a thread that only waits for a server is given
+        done.set()
+        return data
+
+    with pytest.raises(error) if error else nullcontext(), opened(answer=answer).open():
+        assert begun.wait(10)
+        left.set()
+        if error:
+            raise error
+    assert done.is_set()
+
+
+def test_no_answer_is_begun_once_the_line_is_left(opened):
+    client = opened(answer=lambda data: pytest.fail("it was begun"))
+    client._over.set()
+    with httpx.Client(transport=httpx.MockTransport(Server(message("m-1", b"first")))) as given:
+        client._look(given)
+    assert client._unsent == b""
