@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,12 @@ def _share_out_cores() -> None:
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))
 
 
+def _print_in_order() -> None:
+    """Write each line at once: with `> log 2>&1` lines of both kinds are in the order in which they were printed."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+
+
 def _options(arguments: Sequence[str]) -> dict[str, str]:
     """The options of the command that was called, by their names in Python: `min_tokens` is `--min-tokens`."""
     _, apps, _ = app.parse_commands(arguments)
@@ -80,6 +87,7 @@ def _fail(text: str, status: int = 2) -> NoReturn:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input ends with status 2 and one line on standard error."""
     _share_out_cores()
+    _print_in_order()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if any("\0" in argument for argument in arguments):  # a system gives none, but a caller may

@@ -75,6 +75,24 @@ def test_an_endless_value_does_not_make_an_endless_line(monkeypatch, capsys):
     assert err.endswith("9 last\n")
 
 
+def test_lines_of_both_kinds_in_one_file_are_in_the_order_in_which_they_were_printed(monkeypatch, tmp_path):
+    """As `sotto demo > log 2>&1` writes them."""
+
+    def command(*_: object, **__: object) -> None:
+        print("plan")
+        print("round 1", file=sys.stderr)
+        print("report")
+
+    monkeypatch.setattr(entry, "app", command)
+    log = tmp_path / "log"
+    with log.open("a") as out, log.open("a", buffering=1) as err:
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        main(["demo"])
+        written = log.read_text()
+    assert written == "plan\nround 1\nreport\n"
+
+
 @pytest.mark.parametrize("verb", [name for name in app if not name.startswith("-")])
 def test_every_verb_has_a_file_of_its_name(verb):
     module = importlib.import_module(f"sottovoce.cli.{verb}")
