@@ -429,7 +429,7 @@ def _statement_faults(release: RunFolder, statement: Statement | None, why: str)
 # What a fact may say; another word has no meaning, or one that a reader only guesses.
 _LABELS = {
     "secrets": ("entropy", "seeded"),
-    "statement": (1, 2),
+    "statement": (1, 2, 3),
     "practice": (False,),
     "out_of_date": (False,),
     "store_gone": (False,),
@@ -650,7 +650,7 @@ def _adversary_faults(statement: Statement) -> Iterator[str]:
     stated = statement.adversaries
     same = (
         stated == wanted
-        if statement.statement > 1
+        if sentences.are_compared(statement)
         else [one.epsilon for one in stated] == [one.epsilon for one in wanted]
     )
     if not same:

@@ -24,7 +24,9 @@ from sottovoce.reporting.statement_text import epsilon_text, plain, prose, with_
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import README, RunFolder
 
-_COMPARED = 2  # the form of a statement from which on its sentences are those that its version writes
+# The form of a statement from which on its sentences are those that its version writes. Form 2 was written in other
+# words too: one of something had the plural.
+_COMPARED = 3
 _EPSILON = re.compile(r"(?:ε = |ε is |ε >= |e\^|\()([0-9][0-9.,e+-]*[0-9]|[0-9])")
 _DELTA = re.compile(r"(?:δ = |plus |, )([0-9.]+e-[0-9]+)")
 # In README.md, which speaks of more than privacy: only numbers that are called ε, δ or planned rounds. Every repetition

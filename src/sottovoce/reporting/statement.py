@@ -269,7 +269,7 @@ class Statement(Facts, sparse=True):
     private: bool
     epsilon: float
     delta: float
-    statement: int = 2  # its form: from 2 on, its sentences are those that its version writes
+    statement: int = 3  # its form: from 3 on, its sentences are those that its version writes
     run: str
     unit: str
     protects: str | None = None

@@ -34,7 +34,7 @@ from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_b
 from sottovoce.files import INFINITY, pretty, sealed, sha256_of
 from sottovoce.privacy.clipping import CLIPS, FlatClip
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.adversaries import FederationFacts
+from sottovoce.reporting.adversaries import FederationFacts, adversaries
 from sottovoce.reporting.derived import recipe_of
 from sottovoce.reporting.model_card import how_good_privately, promise
 from sottovoce.reporting.statement import (
@@ -843,7 +843,11 @@ def test_an_honest_release_of_every_kind_passes(begun, released, kind):
         assert json.loads((release / "privacy.json").read_text())["rounds_planned"] < 200
 
 
-OTHER_VERSIONS = {"another version": {"software.sottovoce": "0.0.9"}, "an earlier form": {"statement": 1}}
+OTHER_VERSIONS = {
+    "another version": {"software.sottovoce": "0.0.9"},
+    "an earlier form": {"statement": 2},
+    "the first form": {"statement": 1},
+}
 READMES = {
     "ε": ("ε = ", "ε = 0.001 and not "),
     "δ": ("at δ = 1e-6", "at δ = 1e-9"),
@@ -942,6 +946,42 @@ def test_honest_statements_of_devices_and_of_rounds_done_again_pass(whole, remem
         assert found.verified, [check for check in found.checks if check.result == FAILED]
 
 
+def in_words_of_before(text: str) -> str:
+    """One of something was called by the plural in releases of the same version."""
+    for now, before in {"1 round was": "1 rounds were", "counts it twice": "counts them twice"}.items():
+        assert now in text
+        text = text.replace(now, before)
+    return text
+
+
+def test_a_release_of_form_2_passes_in_the_words_of_before(whole):
+    again = paid_again(61, 1, done=60, statement=2)
+    folder = whole(again)
+    assert verify_release(folder).verified
+    said = json.loads((folder / "privacy.json").read_text())["prose"]
+    readme = (folder / "README.md").read_text()
+    found = verify_release(
+        whole(
+            {**again, "prose": in_words_of_before(said)},
+            lambda folder: (folder / "README.md").write_text(in_words_of_before(readme)),
+        )
+    )
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+    assert any("only figures in them were compared" in note for note in found.notes)
+
+
+@pytest.mark.parametrize(("form", "fine"), [(2, True), (3, False)])
+def test_a_table_of_adversaries_passes_in_the_words_of_before(form, fine):
+    federation = FederationFacts(10, "masked", survivors=8, colluding=1)
+    rows = adversaries(STATEMENT.epsilon, federation)
+    before = tuple(replace(row, who=row.who.replace("1 device", "1 devices")) for row in rows)
+    assert before != rows
+    stated = replace(STATEMENT, statement=form, across_devices=True, federation=federation, adversaries=before)
+    assert (list(verify._adversary_faults(stated)) == []) is fine
+    other = replace(stated, adversaries=(replace(before[0], epsilon=0.1), *before[1:]))
+    assert list(verify._adversary_faults(other))
+
+
 # --- a false statement that fits its own card, ledger, prose and README, with one file removed ----------
 
 
@@ -998,7 +1038,7 @@ def test_a_false_statement_fails_whatever_file_its_owner_leaves_out(whole, false
     assert results(found)["recipe"] == (UNCHECKED if removed == "privacy.json" else FAILED)
 
 
-@pytest.mark.parametrize("form", [1, 2])
+@pytest.mark.parametrize("form", [1, 2, 3])
 @pytest.mark.parametrize("lie", FALSE)
 def test_without_a_recipe_no_statement_is_said_to_follow_from_it(whole, false_facts, lie, form):
     """An old form does not excuse it, and a release without signature is said to be not checked."""
@@ -1008,7 +1048,7 @@ def test_without_a_recipe_no_statement_is_said_to_follow_from_it(whole, false_fa
     for name in (signature.MANIFEST, signature.SIGNATURE, signature.SIGNER):
         (folder / name).unlink()
     unsigned = verify_release(folder, unsigned=True)
-    assert results(unsigned)["recipe"] == (FAILED if form == 2 else UNCHECKED)
+    assert results(unsigned)["recipe"] == (UNCHECKED if form == 1 else FAILED)
     assert unsigned.verified is (form == 1)
     assert not unsigned.signed
 

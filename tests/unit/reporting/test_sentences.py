@@ -42,8 +42,9 @@ def test_what_is_not_covered_follows_from_the_facts():
 
 def test_only_sentences_of_this_version_are_compared_word_by_word():
     assert not sentences.are_compared(make_statement())
-    assert sentences.are_compared(make_statement(statement=2))
-    assert not sentences.are_compared(replace(make_statement(statement=2), software={"sottovoce": "0.0.1"}))
+    assert not sentences.are_compared(make_statement(statement=2))
+    assert sentences.are_compared(make_statement(statement=3))
+    assert not sentences.are_compared(replace(make_statement(statement=3), software={"sottovoce": "0.0.1"}))
 
 
 @pytest.mark.parametrize(
