@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -41,6 +42,7 @@ from sottovoce.reporting.derived import (
 )
 from sottovoce.reporting.statement import OWN_TEXT, Correlation, Statement
 from sottovoce.runs import signature
+from sottovoce.runs.card import Card
 from sottovoce.runs.folder import RECIPE, STATEMENT, RunFolder, is_release, kind_of
 from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import RELEASE, read_ledger
@@ -224,7 +226,7 @@ def _read(
     if statement is not None:
         made |= _by_name(_of_statement(release, statement, card))
     if statement is not None and recipe is not None:
-        made["recipe"] = _recipe_check(statement, recipe, source)
+        made["recipe"] = _recipe_check(statement, recipe, source, card)
         made |= _by_name(_own_code(statement, recipe))
         notes += tuple(_own_code_that_is_here(statement, recipe))
     if statement is not None and charged is not None:
@@ -280,8 +282,9 @@ def _recipe(
     return recipe, "its other facts", why
 
 
-def _recipe_check(statement: Statement, recipe: Recipe, source: str) -> Check:
-    check = _judged("recipe", _recipe_faults(statement, recipe, source), f"the statement follows from {source}")
+def _recipe_check(statement: Statement, recipe: Recipe, source: str, card: Json | None) -> Check:
+    faults = chain(_recipe_faults(statement, recipe, source), _start_faults(statement, recipe, source, card))
+    check = _judged("recipe", faults, f"the statement follows from {source}")
     if check.result == PASSED and source != RECIPE:
         why = f"there is no {RECIPE}, as in releases of before they were signed: its facts fit one another, no more"
         return Check("recipe", UNCHECKED, why)
@@ -480,6 +483,22 @@ def _recipe_faults(statement: Statement, recipe: Recipe, source: str) -> Iterato
         if limit is None or accounting.epsilon(more, statement.delta, accountant) <= limit * (1 - _GRID):
             rounds = f"{statement.rounds_planned} of {recipe.run.rounds} rounds"
             yield f"ε is that of {rounds}, and no budget of {source} forbids the others"
+
+
+def _start_faults(statement: Statement, recipe: Recipe, source: str, card: Json | None) -> Iterator[str]:
+    """A start that only one of statement and recipe has. The recipe of a model of the owner's own does not name it."""
+    start, named = statement.start, recipe.model.initial not in (None, bases.NO_BASE)
+    if start is None:
+        if named:
+            yield f"by {source} it began with {verify_files.shown(str(recipe.model.initial))!r}, and no start is stated"
+        return
+    described = source == RECIPE and card is not None and not Card.from_json(card).own_model
+    if described and not named:
+        yield f"a start is stated, and by {source} there is none"
+    if statement.statement > 1 and not re.fullmatch("[0-9a-f]{64}", start.weights or ""):
+        yield "the start has no hash of its weights"
+    elif start.weights and start.weights not in start.source:
+        yield "the source of the start has another hash than its weights"
 
 
 def _ledger_faults(found: _Evidence) -> Iterator[str]:

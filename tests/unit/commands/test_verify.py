@@ -40,6 +40,7 @@ from sottovoce.reporting.model_card import how_good_privately, promise
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
     NOT_COVERED,
+    STARTED_FROM,
     Adaptive,
     Charges,
     Correlation,
@@ -615,6 +616,40 @@ def reseal(name: str, old: str, new: str) -> Callable[[Path], object]:
         (folder / name).write_bytes(raw.replace(b"0" * 64, hashlib.sha256(raw).hexdigest().encode()))
 
     return change
+
+
+WEIGHTS = "5e" * 32
+START = {"source": f"public start: {WEIGHTS}, public by its own card", "weights": WEIGHTS, "trained_on": "public"}
+OF_RECIPE = reseal("card.json", '"name":', '"own_model": false,\n  "name":')
+OWN_MODEL = reseal("card.json", '"name":', '"own_model": true,\n  "name":')
+
+
+def started(initial: str) -> Callable[[Path], object]:
+    return rewrite("training.toml", "[model]\n", f'[model]\ninitial = "{initial}"\n')
+
+
+@pytest.mark.parametrize(
+    ("start", "files", "fault"),
+    [
+        (START, [started("english"), OF_RECIPE], None),
+        (None, [OF_RECIPE], None),
+        (None, [started("none"), OF_RECIPE], None),
+        (START, [OWN_MODEL], None),  # its recipe does not describe the model
+        (None, [started("english"), OF_RECIPE], "by training.toml it began with 'english', and no start is stated"),
+        (None, [started("english"), OWN_MODEL], "by training.toml it began with 'english', and no start is stated"),
+        (START, [OF_RECIPE], "a start is stated, and by training.toml there is none"),
+        (START, [started("none"), OF_RECIPE], "a start is stated, and by training.toml there is none"),
+        ({**START, "weights": None}, [started("english"), OF_RECIPE], "the start has no hash"),
+        ({**START, "weights": "6f" * 32}, [started("english"), OF_RECIPE], "another hash"),
+    ],
+)
+def test_a_start_is_in_the_statement_and_in_the_recipe_or_in_neither(whole, start, files, fault):
+    facts = {"start": start and {name: value for name, value in start.items() if value}}
+    facts["not_covered"] = [*NOT_COVERED, *([STARTED_FROM] if start else [])]
+    found = verify_release(whole(facts, both(*files)))
+    assert found.verified is (fault is None), [check for check in found.checks if check.result == FAILED]
+    if fault is not None:
+        assert fault in next(check.found for check in found.checks if check.name == "recipe")
 
 
 def secret(folder: Path) -> None:
