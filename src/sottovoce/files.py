@@ -222,7 +222,7 @@ def explain_full_disk(folder: Path, then: str) -> Generator[None, None, None]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        reason = os.strerror(error.errno)
+        reason = error.strerror or os.strerror(error.errno)
         raise SottoError(f"cannot write {error.filename or folder} ({reason}); free some space there, {then}") from None
 
 

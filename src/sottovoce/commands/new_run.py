@@ -30,7 +30,7 @@ from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.group import Group
 from sottovoce.recipe import Recipe
-from sottovoce.runs.checkpoint import Checkpoint, digest, save_sealed
+from sottovoce.runs.checkpoint import Checkpoint, check_room, digest, save_sealed
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
@@ -137,6 +137,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         # From here on the start is in the checkpoint: the folder it came from may go.
         facts: Json = {"lineage": start.weights}
         save_state(draft, assembly.start(start.model), secrets, facts, initial_scores(registry))
+        check_room(draft)
         if context.confirm is not None and stop():
             raise Declined(NOT_BEGUN)
         # A crash right after this line charges for a run that never was, which errs on the safe side.

@@ -304,6 +304,8 @@ class Training:
         kept = self.context.across_devices or not (self._repeatable or self.payments.origin.reproducible)
         checkpoint_every = 1 if kept else self.recipe.run.checkpoint_every
         clock = Clock(self.recipe.run, self.state.round, self._pace_so_far(), last)
+        if self.state.round < last:
+            checkpoints.check_room(self.run_folder)
         if self.state.round >= self.recipe.run.rounds:
             self.notes.append(f"{self.run_folder.path} is complete: round {last} of {last} was done before")
         elif observer and self.state.round < last:

@@ -5,8 +5,10 @@ The seal of a checkpoint is with the secrets. It shows that this run made the ch
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,26 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     write_aside(folder / f"round-{checkpoint.round:08d}.safetensors", contents)
     for old in _files(folder)[:-KEPT]:
         old.unlink()
+
+
+def check_room(run: RunFolder) -> None:
+    """Refuse a disk without room for the next checkpoints, as large as the last one with its state of the noise.
+
+    One more is written before the oldest of those that are kept is erased. Where it cannot be told what is free,
+    nothing is refused.
+
+    Raises:
+        OSError: as a full disk does.
+    """
+    files = _files(run.checkpoints)
+    needed = max(KEPT + 1 - len(files), 1) * (files[-1].stat().st_size + Secrets.noise_bytes(run.secrets))
+    try:
+        disk = shutil.disk_usage(run.checkpoints)
+    except OSError:
+        return
+    if disk.total > 0 and disk.free < needed:
+        lack = f"{disk.free / 1e6:,.1f} MB are free, and checkpoints need {needed / 1e6:,.1f} MB more"
+        raise OSError(errno.ENOSPC, lack, str(run.path))
 
 
 def latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:

@@ -134,6 +134,12 @@ class Secrets:
         return load_arrays(path, "start another run") if path.exists() else {}
 
     @staticmethod
+    def noise_bytes(folder: Path) -> int:
+        """The size of the newest state of the noise; 0 where rounds have independent noise."""
+        files = sorted(folder.glob("round-*.noise"))
+        return files[-1].stat().st_size if files else 0
+
+    @staticmethod
     def forget(folder: Path, kept: int) -> None:
         """Erase all but the newest links, with the seals, tags and noise states of their rounds."""
         for old in sorted(folder.glob("round-*.key"))[:-kept]:

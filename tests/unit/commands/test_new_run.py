@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,6 +40,16 @@ def test_a_run_that_cannot_be_made_leaves_nothing_behind(recipe: Recipe, store: 
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(SottoError):
         begin(recipe.replace(**wrong), tmp_path / "run", Context())
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_disk_without_room_for_checkpoints_is_refused_before_anybody_is_charged(
+    recipe: Recipe, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=10**9, free=10))
+    with pytest.raises(SottoError, match=r"0\.0 MB are free, and checkpoints need .* free some space there"):
+        begin(recipe, tmp_path / "run", Context())
     assert sorted(tmp_path.rglob("*")) == before
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from contextlib import nullcontext
 from threading import Lock, Thread
+from types import SimpleNamespace
 
 import pytest
 from tiny_run import make_store
@@ -99,6 +101,14 @@ def test_a_run_goes_on_from_its_last_checkpoint(run):
     training = opened_again(run)
     assert (training.state.round, training.notes) == (0, [])
     assert training.payments.planned == 6
+
+
+def test_a_run_goes_on_where_there_is_room_for_its_checkpoints_alone(run, monkeypatch, no_rounds):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(total=10**9, free=10))
+    with pytest.raises(SottoError, match=f"MB more.*; free some space there, then go on with `sotto resume {run.path}"):
+        sottovoce.resume(run.path)
+    monkeypatch.setattr(Training, "_rounds_planned", 0)  # nothing is left to do
+    sottovoce.resume(run.path)
 
 
 def test_a_lost_process_costs_no_round_that_was_done(recipe, store, tmp_path, monkeypatch):

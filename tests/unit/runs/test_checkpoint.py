@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+import errno
+import shutil
+from collections import namedtuple
+
 import numpy as np
 import pytest
 
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
+from sottovoce.runs.folder import RunFolder
+
+Disk = namedtuple("Disk", "total used free")
 
 
 def make(number: int) -> Checkpoint:
@@ -49,3 +56,33 @@ def test_a_crash_while_saving_leaves_the_last_one(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         checkpoints.save(tmp_path, make(6))
     assert checkpoints.latest(tmp_path)[0].round == 3
+
+
+@pytest.mark.parametrize(("kept", "needed"), [(1, 2), (2, 1)])
+def test_there_must_be_room_for_the_checkpoints_to_come(tmp_path, monkeypatch, kept, needed):
+    """Two are kept while another is written, each with the state of its noise."""
+    run = RunFolder(tmp_path)
+    for number in range(kept):
+        checkpoints.save(run.checkpoints, make(number))
+    run.secrets.mkdir()
+    (run.secrets / "round-00000001.noise").write_bytes(b"n" * 1000)
+    needed *= 1000 + (run.checkpoints / "round-00000000.safetensors").stat().st_size
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - needed, needed))
+    checkpoints.check_room(run)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - needed + 1, needed - 1))
+    with pytest.raises(OSError, match=r"MB are free, and checkpoints need .* MB more") as error:
+        checkpoints.check_room(run)
+    assert error.value.errno == errno.ENOSPC
+
+
+def test_a_disk_whose_room_is_not_known_is_not_refused(tmp_path, monkeypatch):
+    run = RunFolder(tmp_path)
+    checkpoints.save(run.checkpoints, make(0))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(0, 0, 0))  # as some network folders say
+    checkpoints.check_room(run)
+
+    def unknown(path):
+        raise OSError(errno.ENOSYS, "no such call")
+
+    monkeypatch.setattr(shutil, "disk_usage", unknown)
+    checkpoints.check_room(run)
