@@ -14,7 +14,11 @@ from sottovoce.errors import count_of
 MOST_FORMS = 2**18
 FEW_USERS = 2_000
 _NOBODY = {"nan", "none", "null", "n/a", "undefined", "unknown", "anonymous", "[deleted]", "[removed]"}
-_INVISIBLE = dict.fromkeys(map(ord, "\u200b\u200c\u200d\ufeff"))
+# Not seen, though their category does not tell: a joiner of graphemes, fillers of Hangul, vowels of Khmer, a blank of
+# Braille. Selectors of variants have names.
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+# Small letters that look like a Latin one, as they are or as capitals: Cyrillic, then Greek.
+_LATIN = str.maketrans("авекмнорстухіјѕһԁԛԝ" + "αβεζηικμνορτυχ", "abekmhopctyxijshdqw" + "abezhikmnoptyx")
 
 
 def few_users(users: int) -> list[str]:
@@ -70,8 +74,21 @@ def form_of(user: str) -> tuple[int, bool]:
 
 
 def plain_form(user: str) -> str:
-    """An id without what often differs between two ids of one person: case, spaces, an address's domain, a final .0."""
-    plain = user.isascii()  # as most are: then lower case is all
-    folded = user.lower() if plain else unicodedata.normalize("NFKC", user).casefold().translate(_INVISIBLE)
+    """An id without what often differs between two ids of one person.
+
+    That is case, spaces, an address's domain, a final .0, characters that are not seen, and letters of other scripts
+    that look like Latin ones.
+    """
+    if user.isascii() and user.isprintable():  # as most are: then lower case is all
+        folded = user.lower()
+    else:
+        seen = "".join(letter for letter in user if _is_seen(letter))
+        folded = unicodedata.normalize("NFKC", seen).casefold().translate(_LATIN)
     bare = "".join(folded.split()).lstrip("@")
     return (bare.partition("@")[0] or bare).removesuffix(".0")
+
+
+def _is_seen(letter: str) -> bool:
+    if letter in _BLANK or unicodedata.category(letter) in ("Cc", "Cf"):
+        return False
+    return "VARIATION SELECTOR" not in unicodedata.name(letter, "")

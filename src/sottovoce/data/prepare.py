@@ -74,7 +74,8 @@ class PreparationSummary(Facts):
         unknown = self.unknown_rate or 0.0
         found = {
             f"{count_of(self.look_alike_users, 'user id differs', 'user ids differ')} from another id only in case, "
-            "spaces, the domain of an address or a final .0: a person with two ids is protected for each id apart. "
+            "spaces, the domain of an address, a final .0, characters that are not seen or letters of another script "
+            "that look the same: a person with two ids is protected for each id apart. "
             "Merge the ids of one person first": self.look_alike_users > 0,
             f"{count_of(self.nameless_records, 'record has', 'records have')} a user such as null or unknown: all "
             "such records count as one user, and those who wrote them are not protected one by one. Leave them "

@@ -9,6 +9,9 @@ from sottovoce.data.census import Census, form_of, plain_form
 from sottovoce.data.grouping import Grouping
 
 name = Grouping().name
+UNSEEN = (
+    "\x00\x1f\x7f\x85\u00ad\u034f\u115f\u180b\u180e\u200b\u200d\u200e\u202a\u202c\u2060\u2800\u3164\ufe0f\U000e0100"
+)
 
 
 def census_of(*users: str) -> Census:
@@ -31,6 +34,12 @@ def census_of(*users: str) -> Census:
         ("7", "7.0"),
         ("ann", "\uff41nn"),
         ("ann", "\ufeffann"),
+        *(("ann", f"a{unseen}nn") for unseen in UNSEEN),
+        ("ann 7", "ann\t7"),
+        ("caf\u00e9", "cafe\u034f\u0301"),
+        ("anna", "\u0430nna"),
+        ("OTTO", "\u041e\u0422\u0422\u041e"),
+        ("otto", "\u03bftt\u03bf"),
     ],
 )
 def test_ids_that_one_person_may_have(one: str, other: str) -> None:
@@ -40,6 +49,7 @@ def test_ids_that_one_person_may_have(one: str, other: str) -> None:
 
 def test_other_ids_are_other_people() -> None:
     assert census_of("u1", "u2", "u1", "u10", "1.5", "15", "@", "ann@").look_alikes == 0
+    assert census_of("анна", "иван", "ирина", "wanda", "Άννα", "สมชาย", "สมศรี", "👩", "👨").look_alikes == 0
 
 
 def test_records_of_nobody_are_counted_one_by_one() -> None:
