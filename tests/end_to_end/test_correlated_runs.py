@@ -263,9 +263,9 @@ def test_nothing_of_a_round_is_seen_before_its_checkpoint_is_on_disk(store, tmp_
             seen.append(("record", entry["round"], on_disk()))
         real_append(self, entry)
 
-    def save_model(self, *files):
+    def save_model(self, *files, **more):
         seen.append(("model", None, on_disk()))
-        return real_model(self, *files)
+        return real_model(self, *files, **more)
 
     monkeypatch.setattr(Lines, "append", append)
     monkeypatch.setattr(RunFolder, "save_model", save_model)

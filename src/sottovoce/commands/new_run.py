@@ -13,6 +13,7 @@ from typing import NamedTuple, TypedDict, Unpack
 import jax
 import numpy as np
 
+from sottovoce.bases import PUBLIC
 from sottovoce.build.assembly import Assembly
 from sottovoce.commands.baselines import measure_baselines
 from sottovoce.commands.clock import NOT_TIMED, Pace
@@ -109,6 +110,8 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         pace = _confirm(context, Opened(store, test, assembly), start, planned)
         if context.across_devices:
             check_size(assembly.frozen_arrays)
+        if is_for_owner_alone(assembly, store, start.facts):
+            draft.path.chmod(0o700)
         secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header: Json = {
@@ -201,6 +204,17 @@ def check_also(recipe: Recipe, text: Store | None) -> None:
             f"also_evaluate_on={text.path or 'a store in memory'} holds people's text, and its figures would be in the "
             f"public record without noise; give public text, or use `sotto evaluate` after training"
         )
+
+
+def is_of_public_text(store: Store, start: Json | None) -> bool:
+    """Does a run on this store, from a start of these facts, hold nothing of people?"""
+    return not store.people and (start is None or start.get("trained_on") == PUBLIC)
+
+
+def is_for_owner_alone(assembly: Assembly, store: Store, start: Json | None) -> bool:
+    """Is nobody protected whose text is in the model? Then other accounts may not read it."""
+    promised = assembly.is_private and assembly.recipe.privacy.secrets != "seeded"
+    return not promised and not is_of_public_text(store, start)
 
 
 def _new_secrets(assembly: Assembly, store: Store, start: Start) -> Secrets:

@@ -23,7 +23,19 @@ from sottovoce.commands.forecast import sampled
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
 from sottovoce.commands.live_line import Progress, live_line
-from sottovoce.commands.new_run import Context, Given, Opened, Stop, begin, check_also, never, open_run, save_state
+from sottovoce.commands.new_run import (
+    Context,
+    Given,
+    Opened,
+    Stop,
+    begin,
+    check_also,
+    is_for_owner_alone,
+    is_of_public_text,
+    never,
+    open_run,
+    save_state,
+)
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -497,9 +509,10 @@ class Training:
         # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
         budget = assembly.budget.counting(extra)
         allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
-        files = self.run_folder.save_model(weights_of(self._model), vocabulary)
         header, mechanism = self.ledger.header, assembly.algorithm.mechanism
         start = header.get("start")
+        private = is_for_owner_alone(assembly, self.store, start)
+        files = self.run_folder.save_model(weights_of(self._model), vocabulary, private=private)
         charges = Charges(
             planned=mechanism.events(allowed),
             done=self.ledger.spent(),
@@ -525,12 +538,11 @@ class Training:
             files=files,
         )
         statement = make_statement(self.recipe, mechanism, assembly.accountant, charges, about)
-        public = not self.store.people and (start is None or start.get("trained_on") == PUBLIC)
         card = Card(
             code=assembly.code,
             own_model=assembly.own_model,
             kind=None if self.context.model is not None else self.recipe.model.kind,
-            trained_on=PUBLIC if public else "people",
+            trained_on=PUBLIC if is_of_public_text(self.store, start) else "people",
             parameters=parameter_count(self._model),
             trained_parameters=parameter_count(self.state.params),
             adapter=assembly.adapter,

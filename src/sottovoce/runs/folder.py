@@ -118,14 +118,16 @@ class RunFolder:
             remove_partial((self.checkpoints, self.secrets, self.model))
             yield
 
-    def save_model(self, weights: dict[str, np.ndarray], tokenizer: Tokenizer) -> dict[str, str]:
-        """Write the files of a model, and return their hashes for its statement."""
+    def save_model(
+        self, weights: dict[str, np.ndarray], tokenizer: Tokenizer, *, private: bool = False
+    ) -> dict[str, str]:
+        """Write the files of a model, and return their hashes for its statement. `private`: for their owner alone."""
         from safetensors.numpy import save as to_bytes
 
-        self.model.mkdir(exist_ok=True)
+        self.model.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
         files = {WEIGHTS: to_bytes(weights), tokenizer.file_name: tokenizer.contents}
         for name, contents in files.items():
-            write_aside(self.model / name, contents)
+            write_aside(self.model / name, contents, private=private)
         return {name: hashlib.sha256(contents).hexdigest() for name, contents in files.items()}
 
     def save_frozen(self, arrays: dict[str, np.ndarray]) -> None:

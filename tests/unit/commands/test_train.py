@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
 from contextlib import nullcontext
@@ -24,7 +25,7 @@ from sottovoce.local.objective import plain
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.checkpoint import latest
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.ledger import Ledger
 
 
@@ -49,6 +50,40 @@ def test_training_opens_and_hashes_its_store_once(recipe, store, tmp_path, monke
     assert sorted(opened) == ["test", "train"]
     assert hashed.count("train.arrow") == hashed.count("test.arrow") == 1
     assert len(read) == 1
+
+
+@pytest.mark.parametrize(
+    ("privacy", "alone"),
+    [({"mode": "none"}, True), ({"mode": "experiment"}, True), ({}, True), ({"secrets": "entropy"}, False)],
+    ids=["no noise", "experiment", "seeded", "private"],
+)
+def test_a_model_that_protects_nobody_is_for_the_owner_alone(begun, privacy, alone):
+    run, umask = begun(privacy=privacy), os.umask(0)
+    os.umask(umask)
+    folder, file = (0o700, 0o600) if alone else (0o777 & ~umask, 0o666 & ~umask)
+    assert {path.stat().st_mode & 0o777 for path in (run.path, run.model)} == {folder}
+    assert {path.stat().st_mode & 0o777 for path in (run.model / WEIGHTS, run.tokenizer_file())} == {file}
+
+
+def test_a_model_of_public_text_is_for_anyone(recipe, tmp_path, no_rounds):
+    (tmp_path / "public.txt").write_text("red green blue sky\n" * 40)
+    words = Store.open(recipe.data.store).vocabulary
+    prepare([tmp_path / "public.txt"], tmp_path / "public", words, Grouping(tokens_per_user=16, plain_text=True))
+    run, other = tmp_path / "run", tmp_path / "other"
+    public = recipe.replace(data={"store": str(tmp_path / "public")}, privacy={"mode": "none"})
+    sottovoce.train(public, run)
+    other.mkdir()
+    assert run.stat().st_mode == (run / "model").stat().st_mode == other.stat().st_mode
+    # From a model of people that protects nobody, it is not.
+    people = tmp_path / "people"
+    sottovoce.train(recipe.replace(privacy={"mode": "none"}), people)
+    start = {
+        "data": {"store": str(tmp_path / "public")},
+        "privacy": {"mode": "none"},
+        "model": {"initial": str(people)},
+    }
+    sottovoce.train(recipe.replace(**start), tmp_path / "then")
+    assert (tmp_path / "then").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_store_of_a_run_is_hashed_once_also_where_the_run_makes_it(recipe, tmp_path, monkeypatch, no_rounds):
