@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from sottovoce.commands.stores import prepare_demo
 from sottovoce.runs.record import Lines
 
 ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
@@ -43,7 +44,9 @@ def watching(*runs: Path, port: int = 0, internal: bool = False) -> Iterator[str
 def make_files(folder: Path, *, planned: int, private: bool = True, skill: float = 1.0) -> Path:
     folder.mkdir()
     epsilon = "epsilon = 5.0\n" if private else ""
-    (folder / "recipe.toml").write_text(f"[run]\nrounds = {planned}\n[privacy]\ndelta = 1e-6\n{epsilon}")
+    recipe = f"[data]\nstore = 'demo:20'\n[run]\nrounds = {planned}\n[privacy]\ndelta = 1e-6\n{epsilon}"
+    (folder / "recipe.toml").write_text(recipe)
+    prepare_demo(folder / "store", 20)  # its ledger tells that exact figures of held-out users may be shown
     play(folder, range(1, planned * 2 // 3), planned=planned, private=private, skill=skill)
     return folder
 

@@ -1,6 +1,7 @@
 """Follow the files of runs that other processes write, truncate and write again.
 
-Only the keys that the page shows are sent. Diagnostics are opened for an internal page only.
+Only the keys that the page shows are sent. Diagnostics are opened for an internal page only. Exact figures of held-out
+users who paid for a private accuracy are sent to an internal page only.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
+from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.errors import SottoError
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
+from sottovoce.runs.record import without_evaluations
 
 MAX_LINES = 500  # in one message
 _NEW = 120  # seconds between a recipe and its training, at most
@@ -49,6 +52,7 @@ class RunInfo(TypedDict):
     running: bool  # a process of this machine trains it
     began: float | None  # when a process last began to train it
     first: int | None  # rounds that were done by then, where that is known
+    exact: bool  # are exact figures of its held-out users sent?
     baselines: list[BaselineInfo]
 
 
@@ -131,7 +135,7 @@ def _shown(kind: str, line: Row) -> Row:
     return row
 
 
-def describe_run(name: str, folder: RunFolder) -> RunInfo:
+def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo:
     recipe, statement = _read(folder.recipe_file, tomllib.loads), _read(folder.statement_file, json.loads)
     run, privacy = recipe.get("run", {}), recipe.get("privacy", {})
     return {
@@ -144,7 +148,8 @@ def describe_run(name: str, folder: RunFolder) -> RunInfo:
         "running": is_locked(folder.lock_file),
         "began": (began := _changed(folder.lock_file)),
         "first": _rounds_before(folder, began, statement.get("rounds_done")),
-        "baselines": _baselines(folder),
+        "exact": exact,
+        "baselines": _baselines(folder) if exact else [],
     }
 
 
@@ -193,6 +198,14 @@ def _baselines(folder: RunFolder) -> list[BaselineInfo]:
     ]
 
 
+def _is_exact(folder: RunFolder) -> bool:
+    """May all see exact figures of the held-out users? Not where nothing tells. A run that is not there has none."""
+    try:
+        return not folder.recipe_file.exists() or may_show_exact(folder)
+    except (SottoError, OSError):
+        return False
+
+
 def _read(path: Path, parse: Callable[[str], object]) -> dict:
     try:
         values = parse(path.read_text(encoding="utf-8"))
@@ -218,11 +231,7 @@ class _File:
 
     def read(self) -> NewLines | None:
         """None while the file has not changed."""
-        try:
-            found = self.path.stat()
-            status = (found.st_ino, found.st_size, found.st_mtime_ns)
-        except OSError:
-            status = (0, 0, 0)
+        status = _status(self.path)
         if status == self.status:
             return None
         before, known = self.position, self.known
@@ -231,6 +240,36 @@ class _File:
         if not known:
             return new._replace(again=True)
         return new if new.again or new.position != before else None
+
+    def forget(self) -> None:
+        """All its lines are sent again."""
+        self.status, self.known = None, False
+
+
+def _status(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@dataclass
+class _HeldOut:
+    """Whether exact figures of a run's held-out users are sent: asked whenever there may be new ones."""
+
+    run: RunFolder
+    exact: bool = True
+    asked: tuple[object, ...] | None = None
+
+    def ask(self) -> bool:
+        """Has the answer changed?"""
+        status = (_status(self.run.recipe_file), _status(self.run.record.path))
+        if status == self.asked:
+            return False
+        before, first = self.exact, self.asked is None
+        self.asked, self.exact = status, _is_exact(self.run)
+        return self.exact != before and not first
 
 
 class Follower:
@@ -244,6 +283,7 @@ class Follower:
         if internal:
             self._files += [_File(number, "diagnostics", run.diagnostics.path) for number, run in runs]
         self._internal = internal
+        self._held_out = [_HeldOut(run) for run in self._runs]
         self._server = _digest(json.dumps([[str(path.resolve()) for path in paths], internal]).encode())
         self._sent_runs: list[RunInfo] | None = None
         self._live = False
@@ -268,7 +308,12 @@ class Follower:
     def poll(self) -> list[Message]:
         """All new events, in order."""
         messages = []
-        runs = [describe_run(name, run) for name, run in zip(self._names, self._runs, strict=True)]
+        if not self._internal:
+            for held_out, file in zip(self._held_out, self._files, strict=True):
+                if held_out.ask():
+                    file.forget()  # also what the reader has already: it leaves the page
+        about = zip(self._names, self._held_out, strict=True)
+        runs = [describe_run(name, held_out.run, exact=held_out.exact) for name, held_out in about]
         if runs != self._sent_runs:
             self._sent_runs = runs
             messages.append(Message("runs", {"runs": runs, "internal": self._internal}))
@@ -281,7 +326,8 @@ class Follower:
 
     def _lines(self, file: _File, new: NewLines) -> list[Message]:
         """Long files go in pieces. Only the last has an id: a reader that is cut off before gets all pieces again."""
-        rows = [_shown(file.kind, line) for line in new.lines]
+        lines = new.lines if self._held_out[file.run].exact else without_evaluations(new.lines)
+        rows = [_shown(file.kind, line) for line in lines]
         pieces = [rows[start : start + MAX_LINES] for start in range(0, len(rows), MAX_LINES)] or [[]]
         messages = []
         for number, piece in enumerate(pieces):

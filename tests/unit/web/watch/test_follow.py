@@ -3,20 +3,24 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sottovoce.commands.stores import prepare_demo
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed
+from sottovoce.privacy.bounded_sums import BoundedSums
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RunFolder, names_of
+from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.web.watch import follow
 from sottovoce.web.watch.follow import Follower, Message, Position, describe_run, is_locked, read_new_lines
 
-RECIPE = "[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
+RECIPE = "[data]\nstore = 'demo:20'\n[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
 
 
 class Reader:
@@ -50,12 +54,26 @@ class Reader:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path: Path, held_out: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "recipe.toml").write_text(RECIPE)
+    shutil.copytree(held_out, folder / "store")
     play(folder, 1, 2, 3)
     return folder
+
+
+@pytest.fixture(scope="session")
+def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of a run, with people who are held out."""
+    prepare_demo(store := tmp_path_factory.mktemp("population") / "store", 20)
+    return store
+
+
+def charge_held_out(run: Path) -> None:
+    """They pay for a private accuracy."""
+    event = BoundedSums(1.0, 10).event()
+    StoreLedger(run / "store" / "ledger.jsonl").charge(EVALUATION, "private evaluation", event, 1)
 
 
 def play(folder: Path, *rounds: int, **more: Any) -> None:
@@ -99,6 +117,7 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path):
             "name": "later",
             "there": False,
             "running": False,
+            "exact": True,
             "baselines": [],
         }
     ]
@@ -192,7 +211,8 @@ def test_diagnostics_are_not_opened_unless_internal(run, monkeypatch):
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or read(path))
     told = b"".join(message.encode() for message in Follower([run]).poll())
-    assert opened == ["record.jsonl"]
+    assert "record.jsonl" in opened
+    assert "diagnostics.jsonl" not in opened
     assert b"norm" not in told
     assert b"seconds" not in told
     told = Follower([run], internal=True).poll()[-1].data
@@ -204,6 +224,37 @@ def test_of_a_record_only_what_is_shown_is_told(run):
     play(run, 4, cohort=17, evaluation={"top1": 0.2, "bits_per_byte": 2.5, "secret": 3})
     line = Follower([run]).poll()[-1].data["lines"][-1]
     assert line == {"round": 4, "epsilon": 2.0, "delta": 1e-6, "evaluation": {"top1": 0.2, "bits_per_byte": 2.5}}
+
+
+def test_exact_figures_of_those_who_paid_for_private_ones_are_sent_to_the_owner_alone(run):
+    measured = {"top1": 0.2, "users": 9}
+    play(run, 4, evaluation=measured)
+    scores = {"constant": Score(9, 0.05, 0.1, 0.15, math.inf), "start_model": Score(9, 0.12, 0.2, 0.3, 310.0)}
+    found = Baselines(start="base english", token=".", **scores)
+    RunFolder(run).baselines_file.write_bytes(pretty(sealed(found.to_json())))
+    reader = Reader([run])
+    assert reader.poll()[-1].data["lines"][-1]["evaluation"] == measured
+    assert (reader.runs[0]["exact"], len(reader.runs[0]["baselines"])) == (True, 2)
+    charge_held_out(run)
+    play(run, 5, evaluation=measured)
+    # The reader has had one figure: it is told to forget it, and so is a new reader told none.
+    for one in (reader, Reader([run])):
+        message = one.poll()[-1]
+        assert message.data["again"]
+        assert [line["round"] for line in message.data["lines"]] == [1, 2, 3, 4, 5]
+        assert not any("evaluation" in line for line in message.data["lines"])
+        assert (one.runs[0]["exact"], one.runs[0]["baselines"]) == (False, [])
+    runs, record, *_ = Follower([run], internal=True).poll()
+    assert record.data["lines"][-1]["evaluation"] == measured
+    assert len(runs.data["runs"][0]["baselines"]) == 2
+
+
+def test_where_nothing_tells_who_paid_no_exact_figure_is_sent(run):
+    play(run, 4, evaluation={"top1": 0.2})
+    shutil.rmtree(run / "store")
+    assert "evaluation" not in Follower([run]).poll()[-1].data["lines"][-1]
+    (run / "recipe.toml").write_text("[run")
+    assert "evaluation" not in Follower([run]).poll()[-1].data["lines"][-1]
 
 
 def test_damaged_lines_are_left_out(run):

@@ -133,7 +133,7 @@ function facts(run) {
   const spent = !last ? ["–", at] : isNumber(last.epsilon)
     ? [epsilon(last.epsilon), isNumber(about.budget) ? `of ${epsilon(about.budget, 6)}, ${at}` : at] : ["infinite", "no guarantee"];
   const measure = (key, format) => (found && isNumber(found.evaluation[key]) ? format(found.evaluation[key]) : found ? "not finite" : "–");
-  const when = found ? `round ${found.round.toLocaleString("en")}` : "not evaluated yet";
+  const when = found ? `round ${found.round.toLocaleString("en")}` : about.exact ? "not evaluated yet" : "not shown";
   return [
     ["Round", done.toLocaleString("en"), isNumber(about.rounds) ? `of ${about.rounds.toLocaleString("en")}` : ""],
     ["ε spent", ...spent],
@@ -215,14 +215,16 @@ function charts() {
     ? [["top-5", "pale", "top5"], ["top-3", "middle", "top3"], ["top-1", "c0", "top1"]].map(([label, kind, key]) => ({ label, kind, points: measured(run, key) }))
     : perRun((one) => measured(one, "top1"));
   const below = baselines("top1"), above = baselines("perplexity");
+  const unknown = runs.every((one) => one.about.exact) ? "No evaluation yet."
+    : "No exact figure: held-out users paid for a private accuracy, or their store is not here to tell. With --internal the owner sees them.";
   const shown = [
-    { name: single ? "Accuracy" : "Top-1 accuracy", unit: "share of targets", words: `On held-out users.${below.length ? " Dashed: top-1 without training on people." : ""}`, format: percent, lines: accuracy, levels: below, fromZero: true, nothing: "No evaluation yet." },
-    { name: "Perplexity", unit: "perplexity", words: `On held-out users; lower is better.${above.length ? " Dashed: without training on people." : ""}`, format: number, lines: perRun((one) => measured(one, "perplexity")), levels: above, fromZero: true, widen: true, nothing: "No evaluation yet." },
+    { name: single ? "Accuracy" : "Top-1 accuracy", unit: "share of targets", words: `On held-out users.${below.length ? " Dashed: top-1 without training on people." : ""}`, format: percent, lines: accuracy, levels: below, fromZero: true, nothing: unknown },
+    { name: "Perplexity", unit: "perplexity", words: `On held-out users; lower is better.${above.length ? " Dashed: without training on people." : ""}`, format: number, lines: perRun((one) => measured(one, "perplexity")), levels: above, fromZero: true, widen: true, nothing: unknown },
     { name: "Privacy spent", unit: "ε", words: "What a run claims is the ε of all planned rounds, also if it stops early.", format: (value) => epsilon(value), lines: perRun((one) => points(one.record, (line) => line.epsilon)), levels: budgets(), fromZero: true,
       nothing: runs.some((one) => one.record.length) ? "ε is infinite: no guarantee." : "No round yet." },
   ];
   if (runs.some(hasPieces)) {
-    shown.splice(2, 0, { name: "Bits per byte", unit: "bits per byte", words: "On held-out users; lower is better, whatever the tokens are.", format: number, lines: perRun((one) => measured(one, "bits_per_byte")), levels: [], fromZero: true, widen: true, nothing: "No evaluation yet." });
+    shown.splice(2, 0, { name: "Bits per byte", unit: "bits per byte", words: "On held-out users; lower is better, whatever the tokens are.", format: number, lines: perRun((one) => measured(one, "bits_per_byte")), levels: [], fromZero: true, widen: true, nothing: unknown });
   }
   if (!internal) return shown;
   return [...shown,
