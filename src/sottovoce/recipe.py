@@ -108,7 +108,7 @@ class Local:
     epochs: int = _value(1, "E: passes over the user's text (FedAvg)", low=1)
     batch: int = _value(8, "B: lanes the user's token stream is cut into", low=1)
     unroll: int = _value(10, "tokens of each lane in one local step", low=1)
-    learning_rate: float = _value(6.0, "η: local learning rate", above=0)
+    learning_rate: float = _value(6.0, "η: local learning rate", above=0, below=1e38)
     tokens: int = _value(0, "tokens in the one gradient of FedSGD, or of an example of els; 0 is all", low=0)
     gradient_clip: float | None = _value(None, "bound on the L2 norm of the gradient of a local step (FedAvg)", above=0)
     penalty: float = _value(0.0, "weight of a penalty ‖Δ‖² on the update so far (FedAvg)", low=0)
@@ -121,7 +121,9 @@ class Local:
 @dataclass(frozen=True)
 class Server:
     optimiser: str = _choice("what applies the averaged update", "sgd", "momentum", "adam")
-    learning_rate: float = _value(1.0, "server learning rate; 1 with sgd is plain federated averaging", above=0)
+    learning_rate: float = _value(
+        1.0, "server learning rate; 1 with sgd is plain federated averaging", above=0, below=1e38
+    )
     momentum: float = _value(0.9, "momentum of the momentum optimiser", low=0, below=1)
     schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of learning_rate] from round 1 on")
     update: str = _choice("average updates, or distil what models predict (never private)", "average", "transfer")

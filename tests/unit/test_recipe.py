@@ -68,6 +68,8 @@ def test_a_value_can_be_unset():
         ("[privacy]\nlayer_clip_norms = 1.0", ["privacy.layer_clip_norms=1.0", "a list"]),
         ("[privacy]\nlayer_clip_norms = [1.0, 0.0]", ["privacy.layer_clip_norms=0.0", "> 0"]),
         ("[local]\nlearning_rate = -0.5", ["local.learning_rate=-0.5", "> 0"]),
+        ("[local]\nlearning_rate = 1e300", ["local.learning_rate=1e+300", "< 1e+38"]),
+        ("[server]\nlearning_rate = 1e38", ["server.learning_rate=1e+38", "< 1e+38"]),
         ("[local]\nuser_share = 1.5", ["local.user_share=1.5", "> 0 and <= 1", "λ"]),
         ("[run]\nalgorithm = 'fedavgg'", ["run.algorithm='fedavgg'", "did you mean 'fedavg'"]),
         ("[run]\nrounds = " + "[" * 100_000, ["TOML", "nested too deep"]),

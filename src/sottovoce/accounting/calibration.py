@@ -67,6 +67,12 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     if found * least <= _LEAST_NOISE:
         rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
         total = sum(rounds.values())
+        if rate * total > delta:  # without noise δ would be about the chance to take part at all: ε asks for none
+            raise SettingError(
+                f"{{epsilon:g}} is too large: hardly any noise meets it (user_rate {rate:g}, {total} rounds), and "
+                f"nobody is protected; it is often 1 to 10",
+                epsilon=epsilon,
+            )
         raise SettingError(
             f"{{delta:g}} is too large: hardly any noise meets {{epsilon:g}} (user_rate {rate:g}, {total} rounds); "
             f"choose δ well below 1/users",

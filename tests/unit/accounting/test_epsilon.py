@@ -348,7 +348,8 @@ def test_curve_of_a_million_rounds(q) -> None:
         (lambda: calibrate([(poisson(0.0, 0.1), 5)], 1.0, 1e-6), "above 0"),
         (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.5, 1e-9, "moments"), r"below 0.6476.*/32.*'pld' can"),
         (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.001, 1e-9, "rdp"), "'pld' can"),
-        (lambda: calibrate([(poisson(1.0, 1e-6), 1)], 1.0, 1e-3), "hardly any noise"),
+        (lambda: calibrate([(poisson(1.0, 1e-6), 1)], 1.0, 1e-3), "delta=0.001 is too large: hardly any noise"),
+        (lambda: calibrate([(poisson(1.0, 0.2), 40)], 1e300, 1e-5), r"epsilon=1e\+?300 is too large.*often 1 to 10"),
     ],
 )
 def test_errors_say_what_to_do(make, message) -> None:
