@@ -97,7 +97,7 @@ class Model:
         None, "of rotary positions as in Llama 3.1: factor, low and high frequency factor, context before", above=0
     )
     initial: str | None = _value(None, "start: english, a folder or file of weights, none; not set: a base that fits")
-    initial_is_public: bool | None = _value(None, "the owner's word that a Hugging Face folder is of public text")
+    initial_is_public: bool | None = _value(None, "the owner's word that what `initial` was trained on is public")
 
 
 ADAPTER_KEYS = ("adapter_rank", "adapter_scale", "adapter_matrices", "adapter_trains")

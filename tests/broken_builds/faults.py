@@ -2285,6 +2285,16 @@ def weights_of_unknown_origin():
     initial_model._is_declared_public = lambda recipe, folder: True
 
 
+@caught_by(
+    "unit/commands/test_initial_model.py", "test_a_private_run_needs_the_owners_word_on_a_run_without_a_guarantee"
+)
+def a_guarantee_that_a_run_does_not_have():
+    """A private run starts from a run whose users nothing protects, as if they had a guarantee."""
+    from sottovoce.commands import initial_model
+
+    initial_model._protects = lambda run: True
+
+
 @caught_by("unit/models/test_stacked_lstm.py", "test_there_is_no_dropout_in_use_and_none_at_zero")
 def dropout_left_on():
     """Dropout is on where the model is used, too."""

@@ -33,7 +33,7 @@ PLAIN = {"mode": "none", "noise_multiplier": None}
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of other people, trained without adapters."""
     folder = tmp_path_factory.mktemp("base")
-    recipe = make_recipe(make_store(folder, seed=1)).replace(privacy=PLAIN, run={"rounds": 2})
+    recipe = make_recipe(make_store(folder, seed=1, ids="v")).replace(privacy=PLAIN, run={"rounds": 2})
     sottovoce.train(recipe, folder / "run", progress=False)
     return folder / "run"
 
@@ -46,7 +46,7 @@ def with_adapters(store: Path, base: Path, **model) -> Recipe:
 @pytest.mark.slow
 def test_from_a_base_to_a_release(base, tmp_path, capsys):
     run, out = tmp_path / "run", tmp_path / "out"
-    recipe = with_adapters(make_store(tmp_path), base, adapter_scale=0.5)
+    recipe = with_adapters(make_store(tmp_path), base, adapter_scale=0.5, initial_is_public=True)
     sottovoce.train(recipe, run, stop=StopAfter(2), progress=False)
     assert sottovoce.resume(run, progress=False).round == 6
     started, weights = load_file(base / "model" / "weights.safetensors"), RunFolder(run).load_weights()
@@ -91,7 +91,8 @@ def test_from_a_base_to_a_release(base, tmp_path, capsys):
 def test_the_frozen_part_of_a_run_is_the_one_it_began_with(base, tmp_path):
     """Neither the run nor its release goes on with other weights under the adapters."""
     run = tmp_path / "run"
-    sottovoce.train(with_adapters(make_store(tmp_path), base), run, stop=StopAfter(2), progress=False)
+    recipe = with_adapters(make_store(tmp_path), base, initial_is_public=True)
+    sottovoce.train(recipe, run, stop=StopAfter(2), progress=False)
     file = run / "frozen.safetensors"
     whole = file.read_bytes()
     RunFolder(run).save_frozen({name: np.asarray(array + 1) for name, array in load_file(file).items()})

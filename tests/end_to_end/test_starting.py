@@ -62,8 +62,11 @@ def central(store: Path, start: Path | None = None) -> Recipe:
     )  # fmt: skip
 
 
-def private(store: Path, start: Path, **run: int) -> Recipe:
-    return make_recipe(store).replace(run={"rounds": 3, **run}, model={"initial": str(start)})
+def private(store: Path, start: Path, rounds: int = 3, **model: object) -> Recipe:
+    return make_recipe(store).replace(run={"rounds": rounds}, model={"initial": str(start), **model})
+
+
+SAID = {"initial_is_public": True}  # the owner's word
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +74,7 @@ def family(tmp_path_factory: pytest.TempPathFactory) -> Family:
     family = Family(tmp_path_factory.mktemp("family"))
     for seed, store in enumerate((family.first, family.second)):
         store.parent.mkdir()
-        make_store(store.parent, seed)
+        make_store(store.parent, seed, ids="uv"[seed])
     sottovoce.train(central(family.first), family.on_first)
     sottovoce.train(central(family.second, family.on_first), family.on_both)
     return family
@@ -84,7 +87,9 @@ def same(model, other) -> bool:
 def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family, tmp_path, monkeypatch):
     """The first round receives the other run's model; when that is gone, the run still ends where it would have."""
     source = Path(shutil.copytree(family.on_first, tmp_path / "source"))
-    sottovoce.train(private(family.second, family.on_first), tmp_path / "whole")
+    with pytest.raises(SottoError, match=r"on-first gives its users no guarantee.*model.initial_is_public = true"):
+        sottovoce.train(private(family.second, family.on_first), tmp_path / "whole")
+    sottovoce.train(private(family.second, family.on_first, **SAID), tmp_path / "whole")
     received, add_up = [], SumInBlocks.__call__
 
     def watched(self, algorithm, task, users):
@@ -93,6 +98,7 @@ def test_a_private_run_starts_from_a_public_model_and_goes_on_without_it(family,
 
     monkeypatch.setattr(SumInBlocks, "__call__", watched)
     arguments = ("train", tmp_path / "recipe.toml", "--out", tmp_path / "run", "--from", source)
+    arguments += ("--set", "model.initial_is_public=true")
     (tmp_path / "recipe.toml").write_text(make_recipe(family.second).replace(run={"rounds": 3}).to_toml())
     with monkeypatch.context() as interrupted:
         interrupted.setattr("sottovoce.cli.train.gentle_stop", lambda: nullcontext(StopAfter(2)))
@@ -188,7 +194,7 @@ def test_a_private_run_starts_from_weights_whose_card_says_public_text(family, p
     # By way of a run that promised nothing and started there, others may go on.
     sottovoce.train(central(family.first, public), tmp_path / "further")
     assert json.loads((tmp_path / "further" / "model" / "card.json").read_text())["trained_on"] == "people"
-    assert sottovoce.train(private(family.second, tmp_path / "further"), tmp_path / "last").statement.private
+    assert sottovoce.train(private(family.second, tmp_path / "further", **SAID), tmp_path / "last").statement.private
 
 
 def card_of(folder: Path, **changes: object) -> None:

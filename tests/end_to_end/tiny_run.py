@@ -17,14 +17,17 @@ from sottovoce.recipe import Recipe
 WORDS = ["red", "green", "blue", "sky", "tree", "house"]
 
 
-def make_store(folder: Path, seed: int = 0, name: str = "store", users: int = 40, without: str | None = None) -> Path:
+def make_store(
+    folder: Path, seed: int = 0, name: str = "store", users: int = 40, without: str | None = None, ids: str = "u"
+) -> Path:
+    """A store of people whose ids begin with `ids`."""
     generator = np.random.default_rng(seed)
     corpus = folder / "corpus.jsonl"
     with open(corpus, "w") as file:
         for user in range(users):
             text = " ".join(generator.choice(WORDS, size=12))
-            if f"u{user}" != without:
-                file.write(json.dumps({"user": f"u{user}", "text": text}) + "\n")
+            if f"{ids}{user}" != without:
+                file.write(json.dumps({"user": f"{ids}{user}", "text": text}) + "\n")
     out = folder / name
     prepare([corpus], out, Vocabulary.from_words(WORDS), Grouping(tokens_per_user=16, test_users=0.1))
     return out

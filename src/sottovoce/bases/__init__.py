@@ -7,6 +7,7 @@ each token) and `card.json`. Reading a card needs no jax.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -20,6 +21,9 @@ CARD, WEIGHTS, VOCABULARY = "card.json", "weights.safetensors", "vocabulary.txt"
 FREQUENCIES = "frequencies.txt"  # a count a line, in the order of the vocabulary
 PUBLIC = "public"  # under "trained_on" of a card
 NO_BASE = "none"  # as model.initial: start from fresh weights
+MOST_LETTERS = 60  # of the name of a base
+PLAIN = f"up to {MOST_LETTERS} letters, digits, spaces and marks such as - _ ( ), in one line"
+_NO_NAME = re.compile(r"[<>`*|\[\]\\]|[.:;!?] ")  # markup, and the end of a sentence
 
 
 @dataclass(frozen=True)
@@ -74,9 +78,27 @@ def is_base(folder: Path) -> bool:
 
 def read_base(folder: Path) -> Base:
     try:
-        return Base.from_json(read_sealed(folder / CARD))
+        base = Base.from_json(read_sealed(folder / CARD))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SottoError(f"{folder} is not a base ({error}); make one with `sotto base train`") from None
+    check_name(folder, base.name)
+    return base
+
+
+def is_plain(name: object) -> bool:
+    """Is it a name, and not sentences or markup? It becomes part of the statement of whoever starts from the base."""
+    if not isinstance(name, str) or not name.isprintable() or name.split(" ") != name.split():
+        return False
+    return 0 < len(name) <= MOST_LETTERS and not _NO_NAME.search(name)
+
+
+def check_name(folder: Path, name: object) -> None:
+    """Refuse the card of a base whose name is not plain."""
+    if not is_plain(name):
+        raise SottoError(
+            f"the name in {folder / CARD}, {ascii(name)[:100]}, is not plain, and would be in your statement; take a "
+            f"base whose name has {PLAIN}"
+        )
 
 
 def read_frequencies(folder: Path) -> dict[str, int]:

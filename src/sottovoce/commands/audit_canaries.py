@@ -167,7 +167,7 @@ def _training_of(run: RunFolder) -> Training | None:
         store = with_public_text(recipe, Store.from_users([[last_typed(vocabulary)]], vocabulary, capacity))
         assembly = assemble(recipe.replace(run={"devices": 1}), store)
         refuse_own_code(run, assembly)
-        return Training(assembly, find_start(assembly.recipe, store, assembly.model).model)
+        return Training(assembly, find_start(assembly.recipe, store, assembly.model, again=True).model)
     except SottoError:  # a base that was moved, or code that only Python knows
         return None
 

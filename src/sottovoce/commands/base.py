@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from sottovoce.audit.recitation import find_recited
-from sottovoce.bases import CARD, FREQUENCIES, WEIGHTS, Base
+from sottovoce.bases import CARD, FREQUENCIES, PLAIN, WEIGHTS, Base, is_plain
 from sottovoce.build.assembly import build_model, load_model, model_settings
 from sottovoce.commands.initial_model import load_base_weights
 from sottovoce.commands.train import Observer, Stop, never, train
@@ -78,6 +78,8 @@ def train_base(
     """
     if not passes > 0:
         raise SettingError("{passes:g} must be above 0; it is how often the text is read", passes=passes)
+    if not is_plain(about.name):
+        raise SettingError(f"{{name!r}} is no name for a base; give one of {PLAIN}", name=about.name)
     chosen = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     out = Path(out)
     if out.exists():

@@ -22,7 +22,7 @@ from sottovoce.data.store import Store
 from sottovoce.data.subwords import TOKENIZER
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, option_of
-from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.errors import DamagedRun, SottoError, count_of
 from sottovoce.files import Json, read_sealed, sha256_of
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel
@@ -37,7 +37,7 @@ from sottovoce.models.hugging_face import (
 )
 from sottovoce.models.lora import Adapted, merge, merge_weights, put_under
 from sottovoce.recipe import Model, Recipe
-from sottovoce.reporting.statement import read_statement
+from sottovoce.reporting.statement import DECLARED, RUN_NAME, read_statement
 from sottovoce.runs import signature
 from sottovoce.runs.baselines import NOTHING
 from sottovoce.runs.checkpoint import digest
@@ -62,14 +62,15 @@ class Start:
         return self.facts["weights"] if self.facts else ""
 
 
-def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool = False) -> Start:
+def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool = False, again: bool = False) -> Start:
     """The model that `model.initial` names, or the fresh model. It is refused if it does not fit or breaks a guarantee.
 
     Under the adapters of the fresh model, the weights of that model are frozen. Adapters that it has are merged first.
 
-    Only the owner knows where the weights of a `given` model come from: the statement says so.
+    Only the owner knows where the weights of a `given` model come from: the statement says so. A run that is trained
+    `again` has begun with its start, and the owner is not asked for a word on it.
 
-    Guarantee: a private run starts from a model only if its run, or its owner's word that it is public, shows that it
+    Guarantee: a private run starts from a model only if its card, or its owner's word that it is public, shows that it
     does not depend on this run's users; or if it and all before it is private, and no run of it was charged to these
     users. A person who is among its users all the same has at most the sum of both ε.
     """
@@ -79,26 +80,22 @@ def find_start(recipe: Recipe, store: Store, fresh: LanguageModel, given: bool =
         if not given:
             return Start(fresh)
         weights = digest(weights_of(fresh))
-        word = "declared public by the owner" if recipe.privacy.mode == "private" else "of unknown origin"
+        word = DECLARED if recipe.privacy.mode == "private" else "of unknown origin"
         given_weights = "weights given from Python"
         return Start(fresh, {"weights": weights, "source": f"{given_weights}: {weights}, {word}"}, given_weights)
-    start = _find_start(recipe, store, merge(fresh))
+    start = _find_start(recipe, store, merge(fresh), again)
     return replace(start, model=put_under(fresh, start.model))
 
 
-def _find_start(recipe: Recipe, store: Store, fresh: LanguageModel) -> Start:
+def _find_start(recipe: Recipe, store: Store, fresh: LanguageModel, again: bool) -> Start:
     """The plain model that `model.initial` names."""
     assert recipe.model.initial is not None
     if folder := _hugging_face_folder(recipe):
         return _from_hugging_face(recipe, store, fresh, folder)
-    if recipe.model.initial_is_public:
-        raise SottoError(
-            f"model.initial_is_public is for a folder of Hugging Face, and {recipe.model.initial} is none: what it was "
-            f"trained on is in its own files; remove the key"
-        )
     path = bases.find(recipe.model.initial) or Path(recipe.model.initial)
     file = path if path.suffix == ".safetensors" else path / WEIGHTS
     if file.is_file() and (file == path or not RunFolder(path).recipe_file.is_file()):
+        _refuse_word(recipe)
         return _from_file(recipe, store, fresh, file)
     if not RunFolder(path).recipe_file.is_file():
         wrong = "holds no model" if path.exists() else "does not exist"
@@ -106,7 +103,16 @@ def _find_start(recipe: Recipe, store: Store, fresh: LanguageModel) -> Start:
             f"{str(path)!r}, from which training shall start, {wrong}; name a base, a run, a release or a folder of "
             f"Hugging Face"
         )
-    return _from_run(recipe, store, fresh, RunFolder.open(path))
+    return _from_run(recipe, store, fresh, RunFolder.open(path), again)
+
+
+def _refuse_word(recipe: Recipe) -> None:
+    """The owner's word on a start whose own files say what it was trained on."""
+    if recipe.model.initial_is_public:
+        raise SottoError(
+            f"model.initial_is_public is for a folder of Hugging Face and for a run without a guarantee, and "
+            f"{recipe.model.initial} is neither: what it was trained on is in its own files; remove the key"
+        )
 
 
 def with_base(recipe: Recipe, store: Store) -> Recipe:
@@ -166,7 +172,7 @@ def _from_hugging_face(recipe: Recipe, store: Store, fresh: LanguageModel, folde
         raise SottoError(f"{folder} has another tokenizer than {store.path}; prepare the store with --tokenizer {own}")
     model = _with_weights_of(folder, fresh, tokenizer, store.path)
     name = digest(weights_of(model))
-    source = f"public start: {name}, declared public by the owner" if public else f"start: {name}, of unknown origin"
+    source = f"public start: {name}, {DECLARED}" if public else f"start: {name}, of unknown origin"
     facts: Json = {"weights": name, "trained_on": PUBLIC if public else "people or unknown", "source": source}
     return Start(model, facts, f"folder {folder.name}")
 
@@ -219,20 +225,44 @@ def _is_declared_public(recipe: Recipe, folder: Path) -> bool:
     return read_card_of(folder / WEIGHTS).get("trained_on") == PUBLIC
 
 
-def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder) -> Start:
+def _from_run(recipe: Recipe, store: Store, fresh: LanguageModel, run: RunFolder, again: bool) -> Start:
+    """A private run needs the owner's word on a run without a guarantee, or that began with a model without one."""
     model = _fitted(fresh, run.load_weights(), run.tokenizer_file(), store, f"the model of {run.path}")
     weights = digest(weights_of(model))
-    source = f"start: {weights}, of a run without a guarantee"
+    statement, name = run.read_statement(), _checked(run.path, [first_line(run.ledger_file)["run"]])[0]
+    public, protects = run.read_card().get("trained_on") == PUBLIC, _protects(run)
+    safe = public or (protects and _is_safe(statement.get("start")))
+    if safe:
+        _refuse_word(recipe)
+    source = _private_source(statement, weights) or f"start: {weights}, of a run without a guarantee"
     if recipe.privacy.mode == "private":
-        _refuse_same_people(run, store)
-        source = f"public start: {weights}, declared public by the owner"
-    statement, header = run.read_statement(), first_line(run.ledger_file)
-    facts = {"weights": weights, "run": header["run"], "source": _private_source(statement, weights) or source}
-    if run.read_card().get("trained_on") == PUBLIC:
+        _refuse_same_people(run, store, again)
+        if not safe and not again and not recipe.model.initial_is_public:
+            raise SottoError(_needs_word(run, protects))
+        if not protects:
+            source = f"public start: {weights}, {DECLARED}"
+        elif not safe:
+            source += f", what it began with {DECLARED}"
+    facts: Json = {"weights": weights, "run": name, "source": source}
+    if public:
         facts["trained_on"] = PUBLIC
-    elif statement["private"] and statement["secrets"] != "seeded" and _is_safe(statement.get("start")):
-        facts |= {"trained_on": PRIVATE, "runs": _runs_of(statement)}
+    elif safe:
+        facts |= {"trained_on": PRIVATE, "runs": _checked(run.path, _runs_of(statement))}
     return Start(model, facts, f"run {run.path.name}")
+
+
+def _protects(run: RunFolder) -> bool:
+    """Does a run have a guarantee for its users? Who knows the seed of a seeded run can undo its noise."""
+    statement = read_statement(run)
+    return statement.has_guarantee and statement.secrets != "seeded"
+
+
+def _needs_word(run: RunFolder, protects: bool) -> str:
+    why = "began with a model without a guarantee" if protects else "gives its users no guarantee"
+    return (
+        f"{run.path} {why}, so a private run must not start from it; if all of that text was public, say so: "
+        f"model.initial_is_public = true; otherwise start from a base, or from a private run of other people"
+    )
 
 
 def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -> Start:
@@ -258,10 +288,11 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
         "source": (_private_source(statement, weights) or source) + signer,
     }
     if public and {"name", "text"} <= card.keys():  # the card of a base; weights may have a shorter one
+        bases.check_name(file.parent, card["name"])
         facts["name"] = f"base {card['name']}"
     name = f"base {file.parent.name}" if public else f"file {file.name}"
     if is_release(file.parent) and statement.get("private") and _is_safe(statement.get("start")):
-        facts |= {"trained_on": PRIVATE, "runs": _runs_of(statement)}
+        facts |= {"trained_on": PRIVATE, "runs": _checked(file.parent, _runs_of(statement))}
         name = f"release {file.parent.name}"
     return Start(model, facts, name)
 
@@ -401,6 +432,13 @@ def _runs_of(statement: Json) -> list[str]:
     return [statement["run"], *([chosen] if chosen else []), *(statement.get("start") or {}).get("runs", ())]
 
 
+def _checked(source: Path, runs: list[str]) -> list[str]:
+    """The names of runs in files that somebody else may have written: they are part of this run's statement."""
+    if not all(isinstance(run, str) and RUN_NAME.fullmatch(run) for run in runs):
+        raise DamagedRun(f"{source} has a run whose name is none that a run has; get it again")
+    return runs
+
+
 def _refuse_charged(source: Path, runs: Iterable[str], store: Store) -> None:
     """Refuse a start for which the same people were charged."""
     if store.path is not None and any(StoreLedger(store.path / "ledger.jsonl").spent(run) for run in runs):
@@ -414,10 +452,16 @@ def _of_same_people(source: Path, store: Store) -> str:
     )
 
 
-def _refuse_same_people(source: RunFolder, store: Store) -> None:
+def _refuse_same_people(source: RunFolder, store: Store, again: bool) -> None:
     """The start of a private run must not depend on its users: neither the run it comes from nor any run before it."""
     for run in _ancestors(source, store):
         if not _trained_on(run, store):
+            if not again and not _protects(run) and (shared := _shared_ids(run, store)):
+                raise SottoError(
+                    f"{count_of(shared, 'user')} of {run.path}, which gives them no guarantee, and of {store.path} "
+                    f"have the same id; start from a model of other people, or, if these are others, prepare one of "
+                    f"the stores with another --split-key"
+                )
             continue
         if run.read_statement()["private"]:
             raise SottoError(_of_same_people(run.path, store))
@@ -425,6 +469,21 @@ def _refuse_same_people(source: RunFolder, store: Store) -> None:
             f"{run.path} was trained on the users of {store.path} without privacy, so a private run must not start "
             f"from it; start from a model of public text, or of other people"
         )
+
+
+def _shared_ids(run: RunFolder, store: Store) -> int:
+    """How many users of a store are, by their ids, users of a run on another one, as far as both stores tell."""
+    recipe = Recipe.of(run)
+    if has_own_store(recipe):
+        return 0  # synthetic people
+    try:
+        other = Store.open(recipe.data.store, check=False)
+    except SottoError:  # it is gone, or on devices
+        return 0
+    if not (other.people and store.people) or other.practice:
+        return 0
+    theirs, own = other.rows.names, store.rows.names
+    return 0 if theirs is None or own is None else len(np.intersect1d(theirs, own))
 
 
 def _ancestors(run: RunFolder, store: Store) -> Iterator[RunFolder]:

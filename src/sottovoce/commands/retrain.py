@@ -37,7 +37,7 @@ def open_for_retraining(
     store = open_users(recipe, run)[0] if store is None else store
     assembly = assemble(recipe, store, before=vocabulary_charges(store))
     refuse_own_code(run, assembly)
-    start = find_start(assembly.recipe, store, assembly.model)
+    start = find_start(assembly.recipe, store, assembly.model, again=True)
     rounds = read_statement(run).rounds_done
     return Retraining(assembly, start.model, store, rounds, count_steps(progress, models * rounds))
 

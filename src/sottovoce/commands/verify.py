@@ -40,7 +40,7 @@ from sottovoce.reporting.derived import (
     recipe_of,
     with_one_more,
 )
-from sottovoce.reporting.statement import OWN_TEXT, Correlation, Statement
+from sottovoce.reporting.statement import DECLARED, OWN_TEXT, Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import RECIPE, STATEMENT, RunFolder, is_release, kind_of
@@ -229,6 +229,7 @@ def _read(
         made["recipe"] = _recipe_check(statement, recipe, source, card)
         made |= _by_name(_own_code(statement, recipe))
         notes += tuple(_own_code_that_is_here(statement, recipe))
+        notes += tuple(_try(lambda: list(verify_files.start_notes(release, statement, recipe)))[0] or ())
     if statement is not None and charged is not None:
         accounted, failed = _try(lambda: _accounted(charged[1], statement.delta))
         epsilons = tuple(accounted or ())
@@ -486,7 +487,10 @@ def _recipe_faults(statement: Statement, recipe: Recipe, source: str) -> Iterato
 
 
 def _start_faults(statement: Statement, recipe: Recipe, source: str, card: Json | None) -> Iterator[str]:
-    """A start that only one of statement and recipe has. The recipe of a model of the owner's own does not name it."""
+    """A start that only one of statement and recipe has, or that says of itself what does not fit.
+
+    The recipe of a model of the owner's own does not name it.
+    """
     start, named = statement.start, recipe.model.initial not in (None, bases.NO_BASE)
     if start is None:
         if named:
@@ -499,6 +503,10 @@ def _start_faults(statement: Statement, recipe: Recipe, source: str, card: Json 
         yield "the start has no hash of its weights"
     elif start.weights and start.weights not in start.source:
         yield "the source of the start has another hash than its weights"
+    if statement.private:
+        yield from verify_files.start_faults(start)
+    if recipe.model.initial_is_public and DECLARED not in start.source:
+        yield f"by {source} the owner declared the start public, and the statement does not say so"
 
 
 def _ledger_faults(found: _Evidence) -> Iterator[str]:

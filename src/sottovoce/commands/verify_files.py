@@ -5,11 +5,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
-from sottovoce.data.tokenizer_files import FILES, load_tokenizer
+import numpy as np
+from safetensors.numpy import load_file
+
+from sottovoce import bases
+from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import Json, read_sealed
-from sottovoce.reporting.statement import Statement
+from sottovoce.recipe import Recipe
+from sottovoce.reporting.statement import DECLARED, RUN_NAME, StartFacts, Statement
+from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
@@ -100,6 +107,57 @@ def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterat
         return
     if last > statement.rounds_done:
         yield f"{_RECORD} has round {last}, and the statement ends after round {statement.rounds_done}"
+
+
+# What a statement says of a start, after its hash. Earlier versions wrote "of public text by its card".
+_PUBLIC_START = rf"public start: [0-9a-f]+, ({DECLARED}|public by its own card|of public text by its card)"
+_GIVEN_START = rf"weights given from Python: [0-9a-f]+, {DECLARED}"
+_FIGURE = r"[0-9][0-9.,e+-]{0,30}"
+_PRIVATE_START = (
+    rf"private start: [0-9a-f]+, with ε = {_FIGURE} at δ = {_FIGURE} for its own users"
+    rf"( \(a person who is among both has at most the sum of both ε\))?(, what it began with {DECLARED})?"
+)
+_STARTS = re.compile(rf"({_PUBLIC_START}|{_GIVEN_START}|{_PRIVATE_START})(, signed by SHA256:[A-Za-z0-9+/]{{43}})?")
+
+
+def start_faults(start: StartFacts) -> Iterator[str]:
+    """What no start of a private run says of itself."""
+    private, public = start.source.startswith("private start"), start.source.startswith("public start")
+    if not _STARTS.fullmatch(start.source):
+        yield f"the source of the start is none of a private run: {shown(start.source)}"
+        return
+    if start.trained_on not in (None, "public", "private", "people or unknown"):
+        yield f"the start was trained on {shown(str(start.trained_on))}, and that of a release is not"
+    if (start.trained_on == "public" and not public) or (start.trained_on == "private" and not private):
+        yield f"the start was trained on {start.trained_on} text, and its source says otherwise"
+    if "its own card" in start.source and start.trained_on != "public":
+        yield "the start is public by its own card, and was not trained on public text"
+    if (start.trained_on == "private") != bool(start.runs):
+        yield "the start is private, or has private runs before it, and not both"
+    if start.name is not None and not (public and start.name.startswith("base ") and bases.is_plain(start.name[5:])):
+        yield f"the name of the start is none of a base: {shown(start.name)}"
+    for run in filter(None, (start.run, *start.runs)):
+        if not RUN_NAME.fullmatch(run):
+            yield f"the start is of a run with a name that no run has: {shown(run)}"
+
+
+def start_notes(release: RunFolder, statement: Statement, recipe: Recipe) -> Iterator[str]:
+    """A start that the recipe calls otherwise, or that is called as a base of this package, and is another one.
+
+    Both may be so: the folder of a base may have any name, and a later version may have other bases.
+    """
+    start, initial = statement.start, Path(recipe.model.initial or "").name
+    if start is None or start.weights is None:
+        return
+    name = start.name.removeprefix("base ") if start.name else initial
+    if initial and initial not in (name, WEIGHTS):
+        yield f"{RECIPE} calls the start {shown(initial)!r}, and the statement {shown(name)!r}"
+    folder = bases.find(name)
+    if folder is None or load_tokenizer(find_tokenizer(release.path)).contexts:  # which have rows that no base has
+        return
+    arrays = {key: array.astype(np.float32) for key, array in load_file(folder / bases.WEIGHTS).items()}
+    if digest(arrays) != start.weights:
+        yield f"the start is called {name!r}, and its weights are not those of the base {name!r} of this package"
 
 
 def exact_figures(release: RunFolder) -> Iterator[str]:

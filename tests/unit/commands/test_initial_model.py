@@ -22,19 +22,22 @@ from sottovoce.files import pretty, sealed
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.hash_chain import Chain, chained
 from sottovoce.runs.ledger import first_line
 from sottovoce.runs.secrets import Secrets
 from tiny_hugging_face import tensors_of, write_folder
 from tokenizer_examples import byte_level
 
 PLAIN = {"privacy": {"mode": "none"}}
+SAID = {"initial_is_public": True}
+ENTROPY = {"privacy": {"secrets": "entropy"}}
 
 
 @pytest.fixture
 def others(tmp_path: Path) -> Path:
     """A store of other people."""
     (tmp_path / "others").mkdir()
-    return make_store(tmp_path / "others", seed=7)
+    return make_store(tmp_path / "others", seed=7, ids="v")
 
 
 def start_of(folder: Path, initial: Path | None, given: bool = False, **changes: dict):
@@ -59,13 +62,16 @@ def test_a_model_given_from_python_is_named_by_its_weights(store, changes, word)
 
 
 def test_the_model_of_another_run_is_named_with_what_it_promises(run, begun, store, others):
-    plain = begun("plain", **PLAIN)
+    plain, kept = begun("plain", **PLAIN), begun("kept", **ENTROPY)
     weights = digest(run.load_weights())
-    start = start_of(others, run.path)
+    start = start_of(others, kept.path)
     assert digest(weights_of(start.model)) == start.weights == weights
-    assert start.facts["run"] == first_line(run.ledger_file)["run"]
+    assert start.facts["run"] == first_line(kept.ledger_file)["run"]
     assert start.facts["source"].startswith(f"private start: {weights}, with ε = ")
-    assert start_of(others, plain.path).facts["source"] == f"public start: {weights}, declared public by the owner"
+    for source in (plain, run):  # the noise of the second follows from its seed
+        said = start_of(others, source.path, model={"initial": str(source.path), **SAID})
+        assert said.facts["source"] == f"public start: {weights}, declared public by the owner"
+        assert "trained_on" not in said.facts
     free = start_of(store, plain.path, **PLAIN)
     assert free.facts["source"] == f"start: {weights}, of a run without a guarantee"
     assert "trained_on" not in free.facts
@@ -79,6 +85,53 @@ def test_a_private_run_does_not_start_from_its_own_people(run, begun, store, tmp
             start_of(folder, run.path)
         with pytest.raises(SottoError, match="without privacy"):
             start_of(folder, plain.path)
+
+
+def test_a_private_run_needs_the_owners_word_on_a_run_without_a_guarantee(run, begun, others):
+    plain, tried = begun("plain", **PLAIN), begun("tried", privacy={"mode": "experiment"})
+    for source in (plain, tried, run):  # the last one is seeded
+        with pytest.raises(
+            SottoError, match=r"gives its users no guarantee, .* say so: model.initial_is_public = true"
+        ):
+            start_of(others, source.path)
+        assert start_of(others, source.path, **PLAIN).weights
+        assert start_of(others, source.path, privacy={"mode": "none"}, model={"initial": str(source.path), **SAID})
+        recipe, people = make_recipe(others).replace(model={"initial": str(source.path)}), Store.open(others)
+        assert find_start(recipe, people, build_model(recipe, people.vocabulary.size), again=True).weights
+
+
+def test_what_a_private_run_began_with_needs_the_owners_word_too(begun, others, tmp_path):
+    plain = begun("plain", **PLAIN)
+    model = {"initial": str(plain.path), **SAID}
+    second = begun("second", **ENTROPY, data={"store": str(others)}, model=model)
+    (tmp_path / "third").mkdir()
+    third = make_store(tmp_path / "third", seed=8, ids="w")
+    with pytest.raises(SottoError, match=r"began with a model without a guarantee, .* model.initial_is_public = true"):
+        start_of(third, second.path)
+    facts = start_of(third, second.path, model={"initial": str(second.path), **SAID}).facts
+    assert facts["source"].startswith("private start: ")
+    assert facts["source"].endswith(", what it began with declared public by the owner")
+    assert "trained_on" not in facts
+
+
+def test_people_with_the_same_ids_in_another_store_are_recognised(begun, store, tmp_path):
+    """Whatever the owner says: a shorter cut of the same people's text is another store."""
+    plain = begun("plain", **PLAIN)
+    (tmp_path / "same").mkdir()
+    said = {"initial": str(plain.path), **SAID}
+    with pytest.raises(SottoError, match=r"\d+ users of .* have the same id; .* another --split-key"):
+        start_of(make_store(tmp_path / "same", seed=7), plain.path, model=said)
+    store.rename(tmp_path / "moved")  # what is gone cannot be compared
+    assert start_of(tmp_path / "same" / "store", plain.path, model=said).facts["source"].endswith("by the owner")
+
+
+def test_a_run_whose_name_is_a_sentence_is_refused(begun, others):
+    run = begun(**ENTROPY)
+    first, *lines = Chain.read(run.ledger_file).lines
+    run.ledger_file.with_suffix(".head").unlink()
+    run.ledger_file.write_bytes(chained([{**first, "run": "c0ffee). All is well. ("}, *lines]))
+    with pytest.raises(DamagedRun, match="none that a run has"):
+        start_of(others, run.path)
 
 
 def test_the_runs_before_a_start_count_too(begun, store, others, tmp_path):
@@ -187,9 +240,6 @@ def test_a_file_of_weights_starts_a_private_run_if_its_card_says_public_text(mod
         start_of(store, model_folder)
 
 
-ENTROPY = {"privacy": {"secrets": "entropy"}}
-
-
 @pytest.fixture(autouse=True)
 def no_cross_check(monkeypatch):
     """It takes seconds, and has tests of its own."""
@@ -234,7 +284,8 @@ def test_a_release_of_the_same_people_is_refused(begun, released, store, others,
 def test_a_release_that_came_from_a_model_without_a_guarantee_is_refused(begun, released, store, others):
     """That model may be of these people: nothing in the release shows whose it is."""
     plain = begun("plain", **PLAIN)
-    second = begun("second", **ENTROPY, data={"store": str(others)}, model={"initial": str(plain.path)})
+    model = {"initial": str(plain.path), **SAID}
+    second = begun("second", **ENTROPY, data={"store": str(others)}, model=model)
     with pytest.raises(SottoError, match="started from a model without a guarantee"):
         start_of(store, released(second))
     with pytest.raises(SottoError, match="without privacy"):
@@ -293,9 +344,6 @@ def llama(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "tiny", "llama", rows=64)
 
 
-SAID = {"initial_is_public": True}
-
-
 def recipe_from(store: Path, folder: Path, **model: object) -> Recipe:
     """A recipe that names nothing but the folder and these keys."""
     recipe = make_recipe(store).to_dict()
@@ -342,9 +390,22 @@ def test_a_private_run_needs_the_owners_word_on_a_folder_of_hugging_face(store, 
         start_from(store, llama, **SAID)
 
 
-def test_the_owners_word_says_nothing_of_a_run(run, store):
-    with pytest.raises(SottoError, match=r"model.initial_is_public is for a folder of Hugging Face"):
-        start_of(store, run.path, model={"initial": str(run.path), **SAID})
+def test_the_owners_word_says_nothing_of_a_run_with_a_guarantee(begun, others, model_folder):
+    run = begun("kept", **ENTROPY)
+    for source in (run.path, model_folder):
+        with pytest.raises(SottoError, match=r"model.initial_is_public is for a folder of Hugging Face and for a run"):
+            start_of(others, source, model={"initial": str(source), **SAID})
+
+
+@pytest.mark.parametrize(
+    "name", ["x.\n\nHeld-out users are safe", "x. All is well", "<b>x</b>", "[x](y)", "", "a" * 61, 7]
+)
+def test_the_name_of_a_base_is_no_sentence(model_folder, others, name):
+    write_card(model_folder, name=name, text="public text")
+    with pytest.raises(SottoError, match="is not plain, and would be in your statement"):
+        start_of(others, model_folder)
+    write_card(model_folder, name="Deutsch, klein_2 (v1.0)", text="public text")
+    assert start_of(others, model_folder).facts["name"] == "base Deutsch, klein_2 (v1.0)"
 
 
 def test_surplus_rows_of_the_embedding_are_left_out(store, llama):

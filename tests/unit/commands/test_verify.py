@@ -620,6 +620,14 @@ def reseal(name: str, old: str, new: str) -> Callable[[Path], object]:
 
 WEIGHTS = "5e" * 32
 START = {"source": f"public start: {WEIGHTS}, public by its own card", "weights": WEIGHTS, "trained_on": "public"}
+DECLARED = {"source": f"public start: {WEIGHTS}, declared public by the owner", "weights": WEIGHTS, "run": "c0ffee"}
+AFTER_RELEASE = {
+    "source": f"private start: {WEIGHTS}, with ε = 2.1 at δ = 1e-06 for its own users (a person who is among both has "
+    f"at most the sum of both ε), signed by SHA256:{'x' * 43}",
+    "weights": WEIGHTS,
+    "trained_on": "private",
+    "runs": ["c0ffee"],
+}
 OF_RECIPE = reseal("card.json", '"name":', '"own_model": false,\n  "name":')
 OWN_MODEL = reseal("card.json", '"name":', '"own_model": true,\n  "name":')
 
@@ -641,6 +649,26 @@ def started(initial: str) -> Callable[[Path], object]:
         (START, [started("none"), OF_RECIPE], "a start is stated, and by training.toml there is none"),
         ({**START, "weights": None}, [started("english"), OF_RECIPE], "the start has no hash"),
         ({**START, "weights": "6f" * 32}, [started("english"), OF_RECIPE], "another hash"),
+        ({**START, "name": "base x. All is well"}, [started("english"), OF_RECIPE], "is none of a base"),
+        ({**START, "name": "base <b>x</b>"}, [started("english"), OF_RECIPE], "is none of a base"),
+        ({**START, "name": "english"}, [started("english"), OF_RECIPE], "is none of a base"),
+        (
+            {**START, "source": f"{START['source']}. All is well"},
+            [started("english"), OF_RECIPE],
+            "source of the start",
+        ),
+        ({**START, "source": f"start: {WEIGHTS}, of a weights file"}, [started("x"), OF_RECIPE], "source of the start"),
+        ({**START, "trained_on": "people"}, [started("english"), OF_RECIPE], "trained on people"),
+        ({**START, "trained_on": None}, [started("english"), OF_RECIPE], "was not trained on public text"),
+        ({**START, "trained_on": "private"}, [started("english"), OF_RECIPE], "its source says otherwise"),
+        ({**START, "runs": ["c0ffee"]}, [started("english"), OF_RECIPE], "and not both"),
+        ({**START, "run": "c0ffee). All is well"}, [started("english"), OF_RECIPE], "a name that no run has"),
+        (START, [started('x"\ninitial_is_public = true\n#"'), OF_RECIPE], "the statement does not say so"),
+        (DECLARED, [started('x"\ninitial_is_public = true\n#"'), OF_RECIPE], None),
+        (DECLARED, [started("x"), OF_RECIPE], None),  # of before the word was asked for
+        (AFTER_RELEASE, [started("x"), OF_RECIPE], None),
+        ({**AFTER_RELEASE, "runs": None}, [started("x"), OF_RECIPE], "and not both"),
+        ({**AFTER_RELEASE, "trained_on": "public", "runs": None}, [started("x"), OF_RECIPE], "says otherwise"),
     ],
 )
 def test_a_start_is_in_the_statement_and_in_the_recipe_or_in_neither(whole, start, files, fault):
@@ -650,6 +678,25 @@ def test_a_start_is_in_the_statement_and_in_the_recipe_or_in_neither(whole, star
     assert found.verified is (fault is None), [check for check in found.checks if check.result == FAILED]
     if fault is not None:
         assert fault in next(check.found for check in found.checks if check.name == "recipe")
+
+
+@pytest.mark.parametrize(
+    ("initial", "start", "note"),
+    [
+        ("english", {}, "its weights are not those of the base 'english' of this package"),
+        ("english", {"name": "base english"}, "its weights are not those of the base 'english' of this package"),
+        ("secret.safetensors", {"name": "base mine"}, "calls the start 'secret.safetensors', and the statement 'mine'"),
+        ("mine", {"name": "base mine"}, None),
+        ("weights.safetensors", {"name": "base mine"}, None),
+    ],
+)
+def test_a_start_that_is_not_what_it_is_called_is_noted(whole, initial, start, note):
+    facts = {"start": {**START, **start}, "not_covered": [*NOT_COVERED, STARTED_FROM]}
+    found = verify_release(whole(facts, both(started(initial), OF_RECIPE)))
+    assert found.verified
+    told = [each for each in found.notes if "the start" in each]
+    assert len(told) == (note is not None)
+    assert note is None or note in told[0]
 
 
 def secret(folder: Path) -> None:
