@@ -14,6 +14,8 @@ import numpy as np
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 
+_LONGEST = 60  # letters of a value
+_MARKUP = re.compile(r"<[A-Za-z/!]|[`|\[\]\\]")
 _TOKEN = re.compile(r"<context:(\S+)>")
 
 
@@ -41,6 +43,7 @@ def last_values(tokens: Sequence[str]) -> tuple[str, ...]:
 def declare(tokenizer: Tokenizer, values: Sequence[str]) -> Tokenizer:
     """The tokenizer with a begin token for each value, after all others: other ids stay as they are."""
     if not values or tuple(values) == tokenizer.contexts:
+        _checked(tokenizer.contexts)  # which the file of somebody else may have named
         return tokenizer
     if tokenizer.contexts:
         declared = " ".join(tokenizer.contexts)
@@ -75,6 +78,11 @@ def _checked(values: Sequence[str]) -> Sequence[str]:
     for value in values:
         if value.split() != [value]:
             raise SottoError(f"the context value {value!r} has a space; write it without, in the corpus too")
+        if not value.isprintable() or len(value) > _LONGEST or _MARKUP.search(value):
+            raise SottoError(
+                f"the context value {value[:_LONGEST]!a} is not plain, and would be in your statement; use up to "
+                f"{_LONGEST} letters, digits and signs such as - and _, in the corpus too"
+            )
     if len(set(values)) < len(values):
         raise SottoError("a context value is named twice; name each once")
     return values

@@ -193,3 +193,13 @@ def test_a_value_that_was_not_declared_has_no_token():
         begin_token(words, "fr")
     with pytest.raises(SottoError, match="trained without contexts"):
         begin_token(WORDS, "de")
+
+
+@pytest.mark.parametrize("value", ["<script>x</script>", "a`b", "[a](b)", "a\u202eb", "a" * 61])
+def test_values_that_would_write_into_a_statement_are_refused(value):
+    """Those of a word list that somebody else made, too."""
+    words = Vocabulary.from_words(["red"])
+    for tokenizer, values in ((words, [value]), (words.with_contexts([value]), [])):
+        with pytest.raises(SottoError, match="is not plain, and would be in your statement"):
+            declare(tokenizer, values)
+    assert declare(words, ["<18", "de-AT", "ελ"]).contexts == ("<18", "de-AT", "ελ")
