@@ -122,8 +122,9 @@ class ReleaseFolder:
         run, exact = self.run, self.exact
         files = [run.registry_file, run.record.path, *([run.baselines_file] if exact else [])]
         copied = {file.name: file.read_bytes() for file in files if file.exists()}
-        if not exact and run.record.path.name in copied:
-            copied[run.record.path.name] = as_lines(without_evaluations(run.record.read()))
+        if run.record.path.name in copied:  # whole lines alone
+            lines = run.record.read()
+            copied[run.record.path.name] = as_lines(lines if exact else without_evaluations(lines))
         return copied
 
     def _private_accuracy(self) -> PrivateAccuracy | None:

@@ -32,12 +32,14 @@ from sottovoce.recipe import Recipe
 from sottovoce.reporting import sentences
 from sottovoce.reporting.adversaries import adversaries
 from sottovoce.reporting.derived import (
+    Derived,
     charge_faults,
     derive,
     fact_faults,
     has_room,
     own_blocks,
     recipe_of,
+    record_faults,
     with_one_more,
 )
 from sottovoce.reporting.statement import DECLARED, OWN_TEXT, Correlation, Statement
@@ -226,7 +228,7 @@ def _read(
     if statement is not None:
         made |= _by_name(_of_statement(release, statement, card))
     if statement is not None and recipe is not None:
-        made["recipe"] = _recipe_check(statement, recipe, source, card)
+        made["recipe"] = _recipe_check(release, statement, recipe, source, card)
         made |= _by_name(_own_code(statement, recipe))
         notes += tuple(_own_code_that_is_here(statement, recipe))
         notes += tuple(_try(lambda: list(verify_files.start_notes(release, statement, recipe)))[0] or ())
@@ -243,7 +245,8 @@ def _read(
                 fine = "follow too, and the store's is no smaller"
                 made["other epsilons"] = _judged("other epsilons", _other_faults(found), fine)
     if statement is not None:
-        notes += _try(lambda: (*_notes(signed, statement, release), *sentences.notes(release, statement)))[0] or ()
+        notes += _try(lambda: tuple(_notes(signed, statement, release)))[0] or ()
+        notes += _try(lambda: tuple(sentences.notes(release, statement)))[0] or ()
     unread = {STATEMENT: statement, _CARD: card, _LEDGER: charged, RECIPE: recipe}
     lacking = [name for name, value in unread.items() if value is None]
     return statement, list(_with_those_not_made(made, statement, lacking)), epsilons, notes
@@ -283,13 +286,22 @@ def _recipe(
     return recipe, "its other facts", why
 
 
-def _recipe_check(statement: Statement, recipe: Recipe, source: str, card: Json | None) -> Check:
-    faults = chain(_recipe_faults(statement, recipe, source), _start_faults(statement, recipe, source, card))
+def _recipe_check(release: RunFolder, statement: Statement, recipe: Recipe, source: str, card: Json | None) -> Check:
+    faults = chain(
+        _recipe_faults(statement, recipe, source),
+        _start_faults(statement, recipe, source, card),
+        record_faults(statement, recipe, source, _record(release)),
+    )
     check = _judged("recipe", faults, f"the statement follows from {source}")
     if check.result == PASSED and source != RECIPE:
         why = f"there is no {RECIPE}, as in releases of before they were signed: its facts fit one another, no more"
         return Check("recipe", UNCHECKED, why)
     return check
+
+
+def _record(release: RunFolder) -> list[Json]:
+    """The rounds of the record; none of a damaged one, which the check of the statement tells."""
+    return [line for line in _try(release.record.read)[0] or [] if line["round"] > 0]
 
 
 def _own_code(statement: Statement, recipe: Recipe) -> Iterator[Check]:
@@ -655,11 +667,25 @@ def _other_faults(found: _Evidence) -> Iterator[str]:
         if not claimed >= least * (1 - _GRID):
             shown = f"{accounting.rounded_up(claimed, 4)} is claimed"
             yield f"{name} = {shown}, and it comes to {accounting.rounded_up(least, 4)}"
+    yield from _record_epsilon_faults(found, words, derived)
     if not statement.epsilon_store >= statement.epsilon * (1 - _GRID):
         yield "the total of the store is less than what this run alone was charged"
     if "epsilon_realised" in found.release.read_statement():
         yield "it has epsilon_realised, which depends on who took part: nothing here shows it, and it tells of them"
     yield from _adversary_faults(statement)
+
+
+def _record_epsilon_faults(found: _Evidence, words: Spent, derived: Derived) -> Iterator[str]:
+    """The first and the last ε of the record: no smaller than what these rounds cost. Between them it does not fall."""
+    lines = [line for line in _record(found.release) if isinstance(line.get("epsilon"), int | float)]
+    for line in (lines[0], lines[-1]) if lines else ():
+        number, claimed = line["round"], line["epsilon"]
+        if claimed >= found.statement.epsilon or not 0 < number <= found.statement.rounds_done:
+            continue
+        least = _least([*words, *derived.events(number)], found.statement.delta)
+        if not claimed >= least * (1 - _GRID):
+            comes_to = f"and it comes to {accounting.rounded_up(least, 4)}"
+            yield f"round {number} of the record has ε = {accounting.rounded_up(claimed, 4)}, {comes_to}"
 
 
 def _adversary_faults(statement: Statement) -> Iterator[str]:
@@ -677,7 +703,7 @@ def _adversary_faults(statement: Statement) -> Iterator[str]:
     stated = statement.adversaries
     same = (
         stated == wanted
-        if sentences.are_compared(statement)
+        if sentences.has_known_words(statement)
         else [one.epsilon for one in stated] == [one.epsilon for one in wanted]
     )
     if not same:

@@ -13,11 +13,12 @@ from safetensors.numpy import load_file
 from sottovoce import bases
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import Json, read_sealed
+from sottovoce.files import INFINITY, Json, read_sealed
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import DECLARED, RUN_NAME, StartFacts, Statement
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
+from sottovoce.runs.record import as_lines
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
 _READ = (STATEMENT, "card.json", "ledger.jsonl", RECIPE, README)  # as a whole
@@ -26,9 +27,17 @@ _SHOWN = (REPORT, _RECORD, "baselines.json", "canaries.json")
 KNOWN = frozenset({WEIGHTS, *FILES, *_READ, *_SHOWN, MANIFEST, SIGNATURE, SIGNER})
 _GRAPHS, _FACTS = "(step|sequence|batch)", "(manifest|canaries|pieces|tokenizer)"
 _EXPORTED = re.compile(rf"{ONNX}/({_GRAPHS}\.onnx|{_FACTS}\.json|vocabulary\.txt)")
+# What a line of the record has, and what an evaluation in it has, of this version or an earlier one.
+_LINE = frozenset({"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation", "beside"})
+_MEASURED = frozenset({
+    "users", "targets", "top1", "top3", "top5", "top1_words", "perplexity", "perplexity_in_vocabulary", "oov_rate",
+    "bits_per_byte", "bytes", "words",
+})  # fmt: skip
+_AS_WRITTEN = 3  # the form of a statement from which on a record has whole lines, as they are written, and no others
 _LARGEST = 10**7  # bytes of a file that is read as a whole
 _LARGEST_RECORD, _LARGEST_TOKENIZER = 10**8, 10**9
 _MOST_MOVED = 100
+_FALLS = 1e-3  # of one ε to the next, where grids of losses differ
 # A kind of round takes about a third of a second, a thousand examples of a user a few.
 _MOST_KINDS, _MOST_EXAMPLES, _MOST_ROUNDS, _MOST_NUMBERS = 40, 10_000, 10**7, 10**4
 
@@ -101,12 +110,47 @@ def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterat
     if card.get("rounds") != statement.rounds_done:
         yield f"card.json has {card.get('rounds')!a} rounds, and the statement {statement.rounds_done}"
     try:
-        last = max((line["round"] for line in release.record.read()), default=0)
+        lines = release.record.read()
     except DamagedRun as error:
         yield error.what
         return
+    last = max((line["round"] for line in lines), default=0)
     if last > statement.rounds_done:
         yield f"{_RECORD} has round {last}, and the statement ends after round {statement.rounds_done}"
+    yield from _line_faults(lines, statement)
+    file = release.record.path
+    if statement.statement >= _AS_WRITTEN and file.exists() and file.read_bytes() != as_lines(lines):
+        yield f"{_RECORD} has more than its lines"
+
+
+def _line_faults(lines: Sequence[Json], statement: Statement) -> Iterator[str]:
+    """Lines of a record that no run writes: each round once, in order, with the δ of the statement and a rising ε."""
+    before, spent = 0, 0.0
+    for line in lines:
+        number = line["round"]
+        if not before < number:
+            yield f"{_RECORD} has round {number} after round {before}"
+            return
+        if odd := [shown(name) for name in line if name not in _LINE]:
+            yield f"round {number} of {_RECORD} has {', '.join(odd)}, which no record has"
+            return
+        measured = [line[name] for name in ("evaluation", "beside") if name in line]
+        if not all(isinstance(one, dict) and _are_figures(one) for one in measured):
+            yield f"round {number} of {_RECORD} has an evaluation with more than its figures"
+            return
+        if line.get("delta", statement.delta) != statement.delta:
+            yield f"round {number} of {_RECORD} has δ = {shown(str(line['delta']))}, and the statement another"
+            return
+        epsilon = line.get("epsilon", spent)
+        if not isinstance(epsilon, int | float) or not epsilon >= spent * (1 - _FALLS):
+            yield f"ε of {_RECORD} falls in round {number}, or is no number"
+            return
+        before, spent = number, epsilon
+
+
+def _are_figures(evaluation: Json) -> bool:
+    known = evaluation.keys() <= _MEASURED
+    return known and all(value in (None, INFINITY) or isinstance(value, int | float) for value in evaluation.values())
 
 
 # What a statement says of a start, after its hash. Earlier versions wrote "of public text by its card".

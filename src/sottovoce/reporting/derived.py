@@ -7,7 +7,7 @@ code that writes a statement, and compared field by field.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -27,6 +27,7 @@ from sottovoce.build.blocks import (
     tracking_of,
 )
 from sottovoce.errors import SottoError, count_of
+from sottovoce.files import Json
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import CLIPS, Clip, PerLayerClip, joint_norm
 from sottovoce.privacy.device_noise import STEPS, DeviceNoise
@@ -248,10 +249,39 @@ def fact_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[s
         **_flat("mechanism", statement.mechanism.to_json()),
         **{name: _stated(statement, name) for name in _settings(statement, recipe, derived)},
     }
+    if recipe.privacy.accountant != "auto":  # as it was kept in recipes of before
+        expected["accountant"] = "rdp" if statement.chosen else recipe.privacy.accountant
+        stated["accountant"] = accountant_of(statement)
     for name in dict.fromkeys([*expected, *stated]):
         found, wanted = stated.get(name), expected.get(name)
         if not alike(found, wanted) and not (found is None and name in _LATER):
             yield f"{name} is {shown(found)}, and by {source} it is {shown(wanted)}"
+
+
+def record_faults(statement: Statement, recipe: Recipe, source: str, lines: Sequence[Json]) -> Iterator[str]:
+    """Rounds of a record with another clip norm or noise than a recipe gives them.
+
+    A clip norm that adapts follows from noised counts, and the noise from it. Of blocks of own code nothing is known.
+    """
+    if any(own_blocks(statement, recipe)):
+        return
+    derived = derive(statement, recipe)
+    # A server whose devices add noise adds less of it itself.
+    both = [derived, replace(derived, across_devices=False)]
+    first, per_clip = derived.clip_norms(1), dict[float, list[float]]()
+    for line in lines:
+        number, clip_norm, noise_std = line["round"], line.get("clip_norm"), line.get("noise_std")
+        planned, factor = joint_norm(derived.clip_norms(number)), derived.noise_schedule(number)
+        if clip_norm is not None and derived.tracking is None and not alike(clip_norm, planned):
+            yield f"round {number} of the record has clip norm {shown(clip_norm)}, and by {source} it is {planned:.7g}"
+            return
+        if factor not in per_clip:
+            per_clip[factor] = [one.noise_std(number, first)[0] / joint_norm(first) for one in both]
+        norm = planned if clip_norm is None else clip_norm
+        if noise_std is not None and not any(alike(noise_std, each * norm) for each in per_clip[factor]):
+            wanted = f"and by {source} it is {per_clip[factor][0] * norm:.7g}"
+            yield f"round {number} of the record has noise of standard deviation {shown(noise_std)}, {wanted}"
+            return
 
 
 def _settings(statement: Statement, recipe: Recipe, derived: Derived) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -119,11 +120,10 @@ def _how_good(about: Described) -> Iterator[str]:
         yield f"| {name} | {' | '.join(figures)} |"
 
 
-def _how(about: Described) -> Iterator[str]:
+def rows(about: Described) -> dict[str, str]:
+    """The table of how a model was trained: a line for each name. `sotto verify` compares it too."""
     statement = about.statement
     declared, mechanism = statement.declared, statement.mechanism
-    yield HOW
-    yield ""
     sizes = ", ".join(f"{name} {value}" for name, value in about.model.items() if name != "kind")
     facts = {
         "model": f"{about.model.get('kind', about.card.code)} ({sizes})" if sizes else about.card.code,
@@ -139,9 +139,15 @@ def _how(about: Described) -> Iterator[str]:
     }
     if about.base is not None:
         facts["text of the start"] = f"{about.base.text}; {about.base.licence}"
+    return {name: f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts.items()}
+
+
+def _how(about: Described) -> Iterator[str]:
+    yield HOW
+    yield ""
     yield "| | |"
     yield "| --- | --- |"
-    yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts.items())
+    yield from rows(about).values()
     yield ""
     yield "`training.toml` has all settings, `report.html` the evidence on one page."
 
@@ -172,7 +178,7 @@ def _use(about: Described) -> Iterator[str]:
     yield "## Check it"
     yield ""
     yield "```bash"
-    yield f"sotto verify {about.name} --signer {about.signer}"
+    yield f"sotto verify {shlex.quote(about.name)} --signer {about.signer}"
     yield "```"
     yield ""
     yield (

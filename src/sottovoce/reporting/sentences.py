@@ -1,32 +1,66 @@
-"""Whether the sentences of a release say what its facts say: those of privacy.json, and the promise in README.md."""
+"""Whether the words of a release are those that follow from its facts: in privacy.json and in README.md.
+
+The form of a statement tells which keys and which words its facts have, whatever version wrote it. Sentences, the prose
+and README.md, are compared where this version wrote them.
+"""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version
+from pathlib import Path
 
-from sottovoce.files import CHECKSUM
+from sottovoce import bases
+from sottovoce.data.prompts import prompts_for
+from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
+from sottovoce.errors import SottoError, count_of
+from sottovoce.files import CHECKSUM, Json
 from sottovoce.privacy.sampling import SAMPLERS
+from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import not_covered_of
-from sottovoce.reporting.model_card import how_good_privately, promise
+from sottovoce.reporting.model_card import Described, how_good_privately, model_card, promise, rows
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
     NO_CIPHER,
     NOISE_GENERATOR,
     NOT_COVERED,
     PROTECTS,
+    REGISTRY,
+    REHEARSED,
+    RELEASED,
     SKELLAM_GENERATOR,
+    SOFTWARE,
     STARTED_FROM,
+    TRAINED_AT_ONCE,
     Statement,
 )
-from sottovoce.reporting.statement_text import epsilon_text, plain, prose, with_prose
+from sottovoce.reporting.statement_text import epsilon_text, plain, prose
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
-from sottovoce.runs.folder import README, RunFolder
+from sottovoce.runs.folder import ONNX, README, RunFolder
+from sottovoce.runs.signature import SIGNER, public_fingerprint
 
 # The form of a statement from which on its sentences are those that its version writes. Form 2 was written in other
-# words too: one of something had the plural.
-_COMPARED = 3
+# words too: one of something had the plural. It had the same words for whom it protects and what is released.
+_COMPARED, _SAME_LABELS = 3, 2
+_VERSION = "[0-9][0-9A-Za-z.+!-]{0,60}"
+_ACCOUNTANT = re.compile(
+    rf"PLD \((sottovoce {_VERSION}, )?dp-accounting {_VERSION}\)|RDP \(dp-accounting {_VERSION}\)"
+    r"|moments accountant \(Abadi et al\. 2016, orders 1 to 32\)"
+)
+# What a statement lists as not covered because of how records became users, and how they were trained.
+_ALSO_NOT_COVERED = re.compile(
+    r"what up to [0-9]{1,9} people own together: it is in the text of each of them"
+    r"|a person with several records: every record counts as one user"
+    rf"|{re.escape(TRAINED_AT_ONCE).replace(re.escape('{}'), '[0-9]{1,9}')}|{re.escape(REHEARSED)}"
+)
+_FRONT = re.compile(r'^(license|language): "([\w.+-]{1,64})"$', re.MULTILINE | re.ASCII)
+_COMMAND = re.compile(r"^[\s>$`]{0,9}sotto verify\b.{0,999}$", re.MULTILINE)
 _EPSILON = re.compile(r"(?:ε = |ε is |ε >= |e\^|\()([0-9][0-9.,e+-]*[0-9]|[0-9])")
 _DELTA = re.compile(r"(?:δ = |plus |, )([0-9.]+e-[0-9]+)")
 # In README.md, which speaks of more than privacy: only numbers that are called ε, δ or planned rounds. Every repetition
@@ -41,15 +75,21 @@ _README = {
 _ROUNDS = re.compile(r"(?<![0-9,])([0-9][0-9,]{0,20}) of ([0-9][0-9,]{0,20}) planned")
 
 
+def has_known_words(statement: Statement) -> bool:
+    """Has this statement the form of today, in which every fact has the words that it has here?"""
+    return statement.statement >= _COMPARED
+
+
 def are_compared(statement: Statement) -> bool:
     """Does this version write the sentences of this statement? Those of others may have other words."""
-    return statement.statement >= _COMPARED and statement.software.get("sottovoce") == version("sottovoce")
+    return has_known_words(statement) and statement.software.get("sottovoce") == version("sottovoce")
 
 
 def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     """Sentences that do not follow from the facts."""
     written = {name: value for name, value in release.read_statement().items() if name != CHECKSUM}
-    text = written.get("prose", "")
+    text = written.pop("prose", "")
+    yield from _fact_faults(written, statement)
     if not are_compared(statement):
         wanted = _figures(prose(statement))
         if odd := sorted(_figures(str(text)) - wanted):
@@ -59,33 +99,72 @@ def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
             yield "it does not say what is not covered"
         yield from _readme_faults(release, statement)
         return
-    wanted = with_prose(statement)
-    if text != wanted["prose"]:
+    if text != prose(statement):
         yield "the prose of privacy.json is not what follows from its facts"
-    if other := sorted(name for name in {*written, *wanted} - {"prose"} if written.get(name) != wanted.get(name)):
-        yield f"privacy.json has facts that a statement has not: {', '.join(map(ascii, other))}"
-    generator = NOISE_GENERATOR if statement.mechanism.devices is None else SKELLAM_GENERATOR
-    if (statement.protects, statement.noise_generator) != (PROTECTS, generator):
-        yield "whom it protects, or what its noise is drawn from, is not what this version says"
-    if missing := [text for text in _not_covered(statement) if text not in statement.not_covered]:
-        yield f"it does not say what is not covered: {'; '.join(missing)}"
     if (readme := _readme(release)) is not None:
         if _promised(release, statement) not in readme:
             yield f"{README} promises other than the statement"
         private = statement.private_accuracy
         if private is not None and "\n".join(how_good_privately(private)) not in readme:
             yield f"{README} says other of how good the model is than the private accuracy"
+        yield from _row_faults(release, statement, readme)
     yield from _readme_faults(release, statement)
 
 
 def notes(release: RunFolder, statement: Statement) -> Iterator[str]:
     """What a reader must know of sentences that could not be compared."""
-    if are_compared(statement):
-        return
-    readme = _readme(release)
-    alike = readme is None or _promised(release, statement) in readme
-    if not alike or release.read_statement().get("prose") != prose(statement):
+    if not are_compared(statement):
         yield f"another version wrote the sentences of privacy.json and {README}: only figures in them were compared"
+    elif (readme := _readme(release)) is not None:
+        said, wanted = (
+            Counter(filter(None, text.splitlines())) for text in (readme, _written(release, statement, readme))
+        )
+        if own := (said - wanted).total():
+            yield f"{README} has text of its own, which nothing here checks: {count_of(own, 'line')}"
+        if lacks := (wanted - said).total():
+            yield f"{README} lacks {count_of(lacks, 'line')} that a release has"
+
+
+def _fact_faults(written: Json, statement: Statement) -> Iterator[str]:
+    """Keys and words of facts that a statement of this form has not."""
+    facts, form, known = statement.to_json(), statement.statement, has_known_words(statement)
+    different = (name for name in {*written, *facts} if written.get(name) != facts.get(name))
+    if other := sorted(different if known else _unknown(written, facts)):
+        yield f"privacy.json has facts that a statement has not: {', '.join(map(ascii, other))}"
+    if not _ACCOUNTANT.fullmatch(statement.accountant):
+        yield "its accountant is none that there is"
+    versions = statement.software
+    if (known and versions.keys() != set(SOFTWARE)) or not versions.keys() <= set(SOFTWARE):
+        yield f"it names other software than {', '.join(SOFTWARE)}"
+    if not all(re.fullmatch(_VERSION, found) for found in versions.values()):
+        yield "the version of a software is none"
+    if form >= _SAME_LABELS:
+        generator = NOISE_GENERATOR if statement.mechanism.devices is None else SKELLAM_GENERATOR
+        if (statement.protects, statement.noise_generator) != (PROTECTS, generator):
+            yield "whom it protects, or what its noise is drawn from, is not what a statement says"
+        if statement.released != (RELEASED if statement.canaries is None else (*RELEASED, REGISTRY)):
+            yield "what it says is released is not what a run releases"
+    if known:
+        yield from _not_covered_faults(statement)
+
+
+def _unknown(written: Json, facts: Json, section: str = "") -> Iterator[str]:
+    """Keys that no form has. Those of before wrote defaults that are left out today, and charges in other keys."""
+    for name, value in written.items():
+        if name not in facts:
+            if value is not None and value is not False and value != []:
+                yield section + name
+        elif isinstance(value, dict) and isinstance(facts[name], dict):
+            yield from _unknown(value, facts[name], f"{section}{name}.")
+
+
+def _not_covered_faults(statement: Statement) -> Iterator[str]:
+    wanted = list(_not_covered(statement))
+    if missing := [text for text in wanted if text not in statement.not_covered]:
+        yield f"it does not say what is not covered: {'; '.join(missing)}"
+    more = list((Counter(statement.not_covered) - Counter(wanted)).elements())
+    if len(set(more)) < len(more) or not all(_ALSO_NOT_COVERED.fullmatch(text) for text in more):
+        yield "what it says is not covered is not what follows from its facts"
 
 
 def _readme(release: RunFolder) -> str | None:
@@ -95,6 +174,67 @@ def _readme(release: RunFolder) -> str | None:
 
 def _promised(release: RunFolder, statement: Statement) -> str:
     return "\n".join(promise(Card.from_json(release.read_card()), statement))
+
+
+def _row_faults(release: RunFolder, statement: Statement, readme: str) -> Iterator[str]:
+    """Rows of how the model was trained, and the command that checks it, where they say other than a release would."""
+    wanted = rows(_described(release, statement, readme))
+    found = ((name, line) for line in readme.splitlines() for name in wanted if line.startswith(f"| {name} |"))
+    if odd := dict.fromkeys(name for name, line in found if line != wanted[name]):
+        yield f"{README} says other of how the model was trained: {', '.join(odd)}"
+    signer = _signer(release)
+    for command in _COMMAND.findall(readme):
+        words = _words(command)
+        if len(words) != 5 or words[3] != "--signer" or (signer and words[4] != signer):
+            yield f"{README} has a command that does not compare the signer of this release"
+            return
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command.strip("> $`\t"), comments=True)
+    except ValueError:
+        return []
+
+
+def _signer(release: RunFolder) -> str | None:
+    file = release.path / SIGNER
+    return public_fingerprint(file) if file.is_file() else None
+
+
+def _written(release: RunFolder, statement: Statement, readme: str) -> str:
+    """README.md as a release would have it."""
+    tokenizer = load_tokenizer(find_tokenizer(release.path))
+    last = [line for line in release.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
+    about = replace(
+        _described(release, statement, readme),
+        prompt=next(iter(prompts_for(tokenizer, listed=not statement.vocabulary.private)), ""),
+        evaluation=last[-1]["evaluation"] if last else None,
+        baselines=Baselines.of(release),
+    )
+    return model_card(about)
+
+
+def _described(release: RunFolder, statement: Statement, readme: str) -> Described:
+    """What README.md tells, but for accuracy. Licence, language and the name of the folder are the owner's choice."""
+    front = dict(_FRONT.findall(readme))
+    command = next((_words(line) for line in _COMMAND.findall(readme)), [])
+    card, initial = Card.from_json(release.read_card()), None
+    with suppress(SottoError):  # a recipe that is none is a failed check of its own
+        initial = None if statement.start is None else Recipe.of(release).model.initial
+    base = None if initial in (None, bases.NO_BASE) else bases.find(initial)
+    return Described(
+        name=command[2] if len(command) > 2 else "",
+        card=card,
+        statement=statement,
+        model=card.model or {},
+        license=front.get("license", "other"),
+        signer=_signer(release) or (command[4] if len(command) == 5 else ""),
+        language=front.get("language"),
+        base_model=None if initial in (None, bases.NO_BASE) else Path(initial).name,
+        base=base and bases.read_base(base),
+        onnx=(release.path / ONNX).is_dir(),
+    )
 
 
 def _readme_faults(release: RunFolder, statement: Statement) -> Iterator[str]:

@@ -39,6 +39,7 @@ NOT_COVERED = (
     "a person who holds two user ids, or text about one person written by another",
 )
 RELEASED = ("the model after every round", "record.jsonl", "this statement", "the report without --internal")
+SOFTWARE = ("sottovoce", "jax", "dp-accounting", "numpy")  # whose versions it has
 REGISTRY = "canaries.json: which canaries were inserted, not which of them were in"
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 DECLARED = "declared public by the owner"  # of a start
@@ -271,7 +272,9 @@ class Statement(Facts, sparse=True):
     private: bool
     epsilon: float
     delta: float
-    statement: int = 3  # its form: from 3 on, its sentences are those that its version writes
+    # Its form: from 3 on, its sentences are those that its version writes. Other keys, or other words of `protects`,
+    # `released`, `not_covered` and the like, are another form.
+    statement: int = 3
     run: str
     unit: str
     protects: str | None = None
@@ -446,7 +449,7 @@ def make_statement(
         released=RELEASED if about.canaries is None else (*RELEASED, REGISTRY),
         not_covered=_not_covered(recipe, mechanism, about),
         vocabulary=about.vocabulary,
-        software={name: version(name) for name in ("sottovoce", "jax", "dp-accounting", "numpy")},
+        software={name: version(name) for name in SOFTWARE},
         start=None if about.start is None else StartFacts.from_json(dict(about.start)),
         canaries=None if about.canaries is None else CanarySummary(**about.canaries),
         turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),

@@ -28,6 +28,8 @@ from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
+from sottovoce.data.prompts import prompts_for
+from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_bound
@@ -36,11 +38,13 @@ from sottovoce.privacy.clipping import CLIPS, FlatClip
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts, adversaries
 from sottovoce.reporting.derived import recipe_of
-from sottovoce.reporting.model_card import how_good_privately, promise
+from sottovoce.reporting.model_card import Described, model_card, promise
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
     NOT_COVERED,
+    REHEARSED,
     STARTED_FROM,
+    TRAINED_AT_ONCE,
     Adaptive,
     Charges,
     Correlation,
@@ -453,9 +457,10 @@ def whole(tmp_path, keys, facts):
         header = {"ledger": "release", "run": statement.run, "charges": len(lines)}
         (folder / "ledger.jsonl").write_bytes(chained([header, *lines]))
         (folder / "training.toml").write_text(PLANNED.to_toml())
-        private = statement.private_accuracy
-        said = [*promise(Card.from_json({**CARD}), statement), *(how_good_privately(private) if private else ())]
-        (folder / "README.md").write_text("\n".join(said))
+        signer = signature.fingerprint(keys["thief"].public_key())
+        (prompt,) = prompts_for(WORDS, listed=True)
+        about = Described("a model", Card.from_json({**CARD}), statement, {}, "apache-2.0", signer, prompt=prompt)
+        (folder / "README.md").write_text(model_card(about))
         if after is not None:
             after(folder)
         signature.sign_folder(folder, keys["thief"], signature.RELEASE)
@@ -530,6 +535,13 @@ SHOWN_BY_THE_FOLDER = {
     "whom it protects": ({"protects": "everyone"}, "sentences"),
     "what is not covered": ({"not_covered": []}, "sentences"),
     "a fact that no statement has": ({"certified": True}, "sentences"),
+    "an accountant that there is not": ({"accountant": "PLD, certified: the true cost is a tenth"}, "sentences"),
+    "another accountant": ({"accountant": "RDP (dp-accounting 0.6.0)"}, "recipe"),
+    "another list of what is released": ({"released": ["the last model"]}, "sentences"),
+    "other software": ({"software.certified": "1.0"}, "sentences"),
+    "a version that is a sentence": ({"software.numpy": "2.0, certified"}, "sentences"),
+    "too much that is not covered": ({"not_covered": [*NOT_COVERED, "nothing else: all are safe"]}, "sentences"),
+    "the same twice": ({"not_covered": [*NOT_COVERED, NOT_COVERED[0]]}, "sentences"),
     "prose of another form": ({"statement": 1, "prose": "This run satisfies (0.1, 1e-12)-DP."}, "sentences"),
     "seeded, in other letters": ({"secrets": "Seeded"}, "statement"),
     "a practice": ({"practice": True}, "statement"),
@@ -707,6 +719,53 @@ def secret(folder: Path) -> None:
 def record(rounds: int) -> Callable[[Path], object]:
     lines = "".join(f'{{"round": {number}}}\n' for number in range(1, rounds + 1))
     return lambda folder: (folder / "record.jsonl").write_text(lines)
+
+
+LINE = {"round": 60, "epsilon": OURS, "delta": 1e-6, "clip_norm": 15.0, "noise_std": 0.075 * 0.8125}
+
+
+def recorded(*lines: Mapping[str, Any], after: str = "") -> Callable[[Path], object]:
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    return lambda folder: (folder / "record.jsonl").write_text(text + after)
+
+
+def of_round(**changed: Any) -> Callable[[Path], object]:
+    return recorded({**LINE, **changed})
+
+
+RECORDS_THAT_LIE = {
+    "less noise": (of_round(noise_std=1e-6), "recipe"),
+    "another clip": (of_round(clip_norm=300.0), "recipe"),
+    "another clip and its noise": (of_round(clip_norm=300.0, noise_std=0.075 * 0.8125 * 20), "recipe"),
+    "a clip that is no number": (of_round(clip_norm="none"), "recipe"),
+    "another δ": (of_round(delta=1e-9), "statement"),
+    "a smaller ε": (of_round(epsilon=0.1), "other epsilons"),
+    "a smaller ε at first": (recorded({"round": 1, "epsilon": 0.01}, LINE), "other epsilons"),
+    "an ε that falls": (recorded({**LINE, "round": 59, "epsilon": 2 * OURS}, LINE), "statement"),
+    "an ε that is no number": (of_round(epsilon="little"), "statement"),
+    "a round twice": (recorded(LINE, LINE), "statement"),
+    "rounds out of order": (recorded(LINE, {**LINE, "round": 59}), "statement"),
+    "round 0": (of_round(round=0), "statement"),
+    "a key of its own": (of_round(text="of somebody"), "statement"),
+    "text in an evaluation": (of_round(evaluation={"top1": 0.1, "text": "of somebody"}), "statement"),
+    "text for a figure": (of_round(evaluation={"top1": "of somebody"}), "statement"),
+    "text after the lines": (recorded(LINE, after="of somebody"), "statement"),
+    "a key twice": (recorded(after='{"round": 1, "delta": "of somebody", "delta": 1e-06}\n'), "statement"),
+}
+
+
+@pytest.mark.parametrize("lie", RECORDS_THAT_LIE)
+def test_a_record_that_contradicts_the_statement_fails(whole, lie):
+    change, check = RECORDS_THAT_LIE[lie]
+    found = results(verify_release(whole(after=change)))
+    assert {name for name, result in found.items() if result == FAILED} == {check}
+
+
+def test_a_record_as_a_run_writes_it_passes(whole):
+    measured = {"users": 60, "top1": 0.1, "top3": 0.2, "top5": 0.3, "top1_words": None, "perplexity": INFINITY}
+    first = {**LINE, "round": 1, "epsilon": epsilon([(ROUND, 1)], 1e-6)}
+    found = verify_release(whole(after=recorded(first, {**LINE, "evaluation": measured})))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
 
 
 def other_weights(folder: Path) -> None:
@@ -950,7 +1009,73 @@ def test_a_readme_in_the_words_of_another_version_passes_with_a_note(whole, vers
     found = verify_release(whole(OTHER_VERSIONS[version], rewrite("README.md", "whose text it was", "whose words it")))
     assert found.verified, [check for check in found.checks if check.result == FAILED]
     assert any("another version wrote the sentences" in note for note in found.notes)
-    assert not any("another version" in note for note in verify_release(whole(OTHER_VERSIONS[version])).notes)
+    assert any("another version wrote" in note for note in verify_release(whole(OTHER_VERSIONS[version])).notes)
+    assert not any("another version" in note for note in verify_release(whole()).notes)
+
+
+FACTS_OF_ANY_VERSION = {
+    "a fact that no statement has": {"epsilon_certified": 0.1},
+    "a fact of a section": {"mechanism.certified": "by nobody"},
+    "an accountant that there is not": {"accountant": "PLD, certified"},
+    "other software": {"software.certified": "1.0"},
+}
+FACTS_SINCE_FORM_2 = {
+    "whom it protects": {"protects": "everybody, those held out too"},
+    "what its noise is drawn from": {"noise_generator": "none"},
+    "what is released": {"released": ["the last model"]},
+}
+
+
+@pytest.mark.parametrize("version", OTHER_VERSIONS)
+@pytest.mark.parametrize("lie", [*FACTS_OF_ANY_VERSION, *FACTS_SINCE_FORM_2])
+def test_facts_are_compared_whatever_version_wrote_the_sentences(whole, version, lie):
+    if lie in FACTS_SINCE_FORM_2 and version == "the first form":
+        pytest.skip("it had other words")
+    changed = OTHER_VERSIONS[version] | (FACTS_OF_ANY_VERSION | FACTS_SINCE_FORM_2)[lie]
+    assert results(verify_release(whole(changed)))["sentences"] == FAILED
+
+
+def test_another_version_adds_nothing_to_what_is_not_covered(whole):
+    more = {"software.sottovoce": "0.0.9", "not_covered": [*NOT_COVERED, "nothing else: all are safe"]}
+    assert results(verify_release(whole(more)))["sentences"] == FAILED
+
+
+def test_what_a_statement_lists_because_of_its_store_or_run_is_known(whole):
+    users = [np.asarray([3, 3], np.int32)]
+    store = replace(Store.from_users(users, WORDS), owners_per_record=3, every_record_is_a_user=True)
+    also = [*store.not_covered, TRAINED_AT_ONCE.format(1024), REHEARSED]
+    assert len(also) == 4
+    found = verify_release(whole({"not_covered": [*NOT_COVERED, *also]}))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+
+
+COMMAND = "sotto verify 'a model' --signer SHA256:"
+READMES_OF_TODAY = {
+    "people": ("| people | 20,000 declared", "| people | 2,000,000 declared"),
+    "vocabulary": ("| vocabulary | public", "| vocabulary | audited"),
+    "licence": ("| licence | apache-2.0", "| licence | none needed"),
+    "unsigned": (COMMAND, "sotto verify 'a model' --unsigned # SHA256:"),
+    "another signer": (COMMAND, f"{COMMAND}A"),
+    "no signer": (COMMAND, "sotto verify 'a model' # --signer SHA256:"),
+    "two commands": ("## Check it", "    $ sotto verify model\n\n## Check it"),
+}
+
+
+@pytest.mark.parametrize("lie", READMES_OF_TODAY)
+def test_rows_and_command_of_a_readme_are_compared(whole, lie):
+    found = verify_release(whole(after=rewrite("README.md", *READMES_OF_TODAY[lie])))
+    assert {name for name, result in results(found).items() if result == FAILED} == {"sentences"}
+
+
+def test_text_of_its_own_in_a_readme_is_noted(whole):
+    assert not any("README" in note for note in verify_release(whole()).notes)
+    own = rewrite("README.md", "## Check it", "The model is 0.5-DP.\n<script>\n\n## Check it")
+    found = verify_release(whole(after=own))
+    assert found.verified
+    assert "README.md has text of its own, which nothing here checks: 2 lines" in found.notes
+    found = verify_release(whole(after=rewrite("README.md", "## Use it\n", "")))
+    assert found.verified
+    assert "README.md lacks 1 line that a release has" in found.notes
 
 
 def no_figure(folder: Path) -> None:
