@@ -33,7 +33,9 @@ _MEASURED = frozenset({
     "users", "targets", "top1", "top3", "top5", "top1_words", "perplexity", "perplexity_in_vocabulary", "oov_rate",
     "bits_per_byte", "bytes", "words",
 })  # fmt: skip
-_AS_WRITTEN = 3  # the form of a statement from which on a record has whole lines, as they are written, and no others
+# The form of a statement from which on a record has whole lines, as they are written, and no others; and a vocabulary
+# its source in the words of today.
+_AS_WRITTEN = 3
 _LARGEST = 10**7  # bytes of a file that is read as a whole
 _LARGEST_RECORD, _LARGEST_TOKENIZER = 10**8, 10**9
 _MOST_MOVED = 100
@@ -239,6 +241,8 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     tokenizer = load_tokenizer(release.path / name)
     if tokenizer.fingerprint != statement.vocabulary.fingerprint:
         yield f"{name} is not the vocabulary of the statement"
+    if statement.statement >= _AS_WRITTEN and not statement.vocabulary.comes_from(tokenizer.kind, tokenizer.contexts):
+        yield "the source of the vocabulary is none that a store has"
     if tokenizer.size != card.get("vocabulary"):
         yield f"{name} has {tokenizer.size} tokens, and the card {card.get('vocabulary')}"
 

@@ -181,6 +181,11 @@ _PUBLIC = {
     "characters": "the characters of wordfreq's list, and bytes",
     "own words": "the most frequent words of public text",
 }
+_LISTED = "the list of wordfreq"
+
+
+def _known(contexts: Sequence[str]) -> str:
+    return f"; the contexts {', '.join(contexts)}, declared public by the owner of the store" if contexts else ""
 
 
 @dataclass(frozen=True)
@@ -195,12 +200,24 @@ class VocabularyFacts(Facts):
     def from_json(cls, values: Json) -> VocabularyFacts:
         return super().from_json({"private": OWN_TEXT in values["source"], **values})
 
+    def comes_from(self, kind: str, contexts: Sequence[str]) -> bool:
+        """May `of` have described the tokens of this kind so? Then no other words are in it."""
+        listed = "|".join(map(re.escape, (*_PUBLIC.values(), _LISTED)))
+        figure = r"[0-9][0-9.,e+-]{0,20}"
+        source = (
+            rf"found in the users' own text with ε = {figure} at δ = {figure}, which is part of this run's ε"
+            if self.private
+            else rf"{'' if kind == 'words' else re.escape(f'{kind}, ')}"
+            rf"(declared public by the owner of the store|public: ({listed})( \([\w-]{{1,30}}\))?)"
+        )
+        return re.fullmatch(source + re.escape(_known(contexts)), self.source) is not None
+
     @staticmethod
     def of(
         fingerprint: str, origin: Mapping[str, float | str], kind: str = "words", contexts: Sequence[str] = ()
     ) -> VocabularyFacts:
         """From what the store says of its vocabulary, whose tokens are of a kind, some for `contexts` of writers."""
-        known = f"; the contexts {', '.join(contexts)}, declared public by the owner of the store" if contexts else ""
+        known = _known(contexts)
         if origin["source"] == "private":
             epsilon, delta = float(origin["epsilon"]), float(origin["delta"])
             cost = f"ε = {accounting.rounded_up(epsilon, 6)} at δ = {plain_number(delta)}"
@@ -208,7 +225,7 @@ class VocabularyFacts(Facts):
             return VocabularyFacts(fingerprint, source + known, private=True)
         source = "declared public by the owner of the store"
         if origin["source"] == "public":
-            listed = _PUBLIC.get(str(origin.get("list")), "the list of wordfreq")
+            listed = _PUBLIC.get(str(origin.get("list")), _LISTED)
             source = f"public: {listed}" + (f" ({origin['language']})" if "language" in origin else "")
         return VocabularyFacts(fingerprint, (source if kind == "words" else f"{kind}, {source}") + known)
 

@@ -73,9 +73,11 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
     def make(run: RunFolder, name: str = "release") -> Path:
         out = tmp_path / f"{name} of {run.path.name}"
         out.mkdir()
-        draft = release_folder.ReleaseFolder(run, out, release_folder.Publication(), "SHA256:abc")
+        key = signature.owner_key()
+        signer = signature.fingerprint(key.public_key())
+        draft = release_folder.ReleaseFolder(run, out, release_folder.Publication(), signer)
         draft._note_release(draft.write(out, ()))
-        signature.sign_folder(out, signature.owner_key(), signature.RELEASE)
+        signature.sign_folder(out, key, signature.RELEASE)
         return out
 
     return make

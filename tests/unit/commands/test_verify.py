@@ -74,6 +74,7 @@ def keys(tmp_path_factory):
 
 
 WORDS = Vocabulary(("<bos>", "<eos>", "<unk>", "a"))
+PUBLIC_WORDS = VocabularyFacts.of(WORDS.fingerprint, {"source": "public"})
 CARD = {"name": "a model", "parameters": 12, "vocabulary": 4, "rounds": 60}
 
 
@@ -106,7 +107,7 @@ STATEMENT = make_statement(
     epsilon=OURS,
     epsilon_spent=OURS,
     run="b1946ac9",
-    vocabulary=VocabularyFacts(WORDS.fingerprint, "public"),
+    vocabulary=PUBLIC_WORDS,
 )
 # The standard deviation as the mechanism has it: sensitivity times multiplier.
 STATEMENT = replace(STATEMENT, mechanism=replace(STATEMENT.mechanism, noise_std=0.075 * 0.8125))
@@ -429,7 +430,7 @@ def remembered():
 def facts(remembered) -> dict[str, Any]:
     """The statement that its run writes."""
     mechanism = build_mechanism(PLANNED, ["one"])
-    spent, about = mechanism.events(60), RunFacts("b1946ac9", 60, 60, VocabularyFacts(WORDS.fingerprint, "public"))
+    spent, about = mechanism.events(60), RunFacts("b1946ac9", 60, 60, PUBLIC_WORDS)
     return statement_of(PLANNED, mechanism, "pld", Charges(spent, spent, store=spent), about).to_json()
 
 
@@ -539,6 +540,7 @@ SHOWN_BY_THE_FOLDER = {
     "another accountant": ({"accountant": "RDP (dp-accounting 0.6.0)"}, "recipe"),
     "another list of what is released": ({"released": ["the last model"]}, "sentences"),
     "other software": ({"software.certified": "1.0"}, "sentences"),
+    "a source of words that there is not": ({"vocabulary.source": "public: checked by a regulator"}, "model"),
     "a version that is a sentence": ({"software.numpy": "2.0, certified"}, "sentences"),
     "too much that is not covered": ({"not_covered": [*NOT_COVERED, "nothing else: all are safe"]}, "sentences"),
     "the same twice": ({"not_covered": [*NOT_COVERED, NOT_COVERED[0]]}, "sentences"),
@@ -1143,7 +1145,7 @@ def test_rounds_that_were_paid_again_excuse_others_only_where_a_budget_forbids_t
 def test_honest_statements_of_devices_and_of_rounds_done_again_pass(whole, remembered):
     mechanism = build_mechanism(PLANNED, ["one"])
     spent, again = mechanism.events(60), [(mechanism.event(1), 2)]
-    words = VocabularyFacts(WORDS.fingerprint, "public")
+    words = PUBLIC_WORDS
     for charged, federation in (
         (Charges(spent, spent, store=spent), FederationFacts(10)),
         (Charges(spent, [*spent, *again], again, store=[*spent, *again]), None),
@@ -1223,7 +1225,7 @@ def false_facts(remembered) -> Callable[[str], dict[str, Any]]:
     def make(lie: str) -> dict[str, Any]:
         recipe = resolve(PLANNED.replace(**FALSE[lie]))
         mechanism, rounds = build_mechanism(recipe, ["one", "two"]), recipe.run.rounds
-        spent, words = mechanism.events(rounds), VocabularyFacts(WORDS.fingerprint, "public")
+        spent, words = mechanism.events(rounds), PUBLIC_WORDS
         about = RunFacts("b1946ac9", rounds, rounds, words)
         stated = statement_of(recipe, mechanism, "pld", Charges(spent, spent, store=spent), about)
         return {"epsilon_replaced": None, **stated.to_json()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,3 +304,23 @@ def test_the_epsilon_of_the_realised_participation_is_no_part_of_a_statement() -
     assert realised_epsilon(planned, None, "rdp") is None
     assert realised_epsilon(state(), 1.0, "rdp") is None
     assert "ealised" not in json.dumps(with_prose(planned))
+
+
+@pytest.mark.parametrize("contexts", [(), ("en", "de (Austria)")])
+@pytest.mark.parametrize("kind", ["words", "pieces (BPE)"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        {"source": "private", "epsilon": 1.2345678, "delta": 1e-7},
+        {"source": "declared"},
+        {"source": "public"},
+        {"source": "public", "list": "own words", "language": "zh-Hant"},
+        {"source": "public", "list": "characters"},
+        {"source": "public", "list": "of another version"},
+    ],
+)
+def test_a_source_of_words_is_known_by_its_words(origin, kind, contexts):
+    found = VocabularyFacts.of("f", origin, kind, contexts)
+    assert found.comes_from(kind, contexts)
+    assert not replace(found, source=f"{found.source}, and certified").comes_from(kind, contexts)
+    assert not found.comes_from(kind, ("other",))
