@@ -127,7 +127,7 @@ def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterat
 
 def _line_faults(lines: Sequence[Json], statement: Statement) -> Iterator[str]:
     """Lines of a record that no run writes: each round once, in order, with the δ of the statement and a rising ε."""
-    before, spent = 0, 0.0
+    before, spent = -1, 0.0
     for line in lines:
         number = line["round"]
         if not before < number:

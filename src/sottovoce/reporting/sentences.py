@@ -232,7 +232,7 @@ def _described(release: RunFolder, statement: Statement, readme: str) -> Describ
         signer=_signer(release) or (command[4] if len(command) == 5 else ""),
         language=front.get("language"),
         base_model=None if initial in (None, bases.NO_BASE) else Path(initial).name,
-        base=base and bases.read_base(base),
+        base=None if base is None else bases.read_base(base),
         onnx=(release.path / ONNX).is_dir(),
     )
 

@@ -44,6 +44,14 @@ def test_every_file_that_is_announced_is_written_and_no_other(run, tmp_path):
     assert made.notes == (NO_ONNX,)
 
 
+def test_a_line_that_a_crash_tore_is_not_released(run, tmp_path):
+    whole = run.record.path.read_bytes()
+    with run.record.path.open("ab") as file:
+        file.write(b'{"round": 3, "eps')
+    write(run, tmp_path)
+    assert (tmp_path / "draft" / "record.jsonl").read_bytes() == whole
+
+
 def test_a_model_that_is_no_better_than_its_start_is_noted(run, tmp_path, monkeypatch):
     baselines = Baselines("base english", Score(40, 0.12, 0.2, 0.3, 90.0))
     run.write_json(run.baselines_file, sealed(baselines.to_json()))
