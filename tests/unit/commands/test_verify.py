@@ -34,10 +34,10 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_bound
 from sottovoce.files import INFINITY, pretty, sealed, sha256_of
-from sottovoce.privacy.clipping import CLIPS, FlatClip
+from sottovoce.privacy.clipping import CLIPS, FlatClip, joint_norm
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts, adversaries
-from sottovoce.reporting.derived import recipe_of
+from sottovoce.reporting.derived import recipe_of, record_faults
 from sottovoce.reporting.model_card import Described, model_card, promise
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
@@ -1406,3 +1406,37 @@ def test_a_folder_that_is_no_release_is_named_for_what_it_is(tmp_path, run, stor
         with pytest.raises(SottoError) as error:
             verify_release(folder)
         assert what in str(error.value)
+
+
+# --- a record of every kind of run ----------------------------------------------------------------------------------
+
+
+RECORDED = KINDS | {
+    "clip path": {"privacy": {"clip_schedule": ((1, 1.0), (6, 0.5)), "clip_path": "linear"}},
+    "adaptive, per layer": {
+        "privacy": {"clipping": "per_layer", "adaptive_quantile": 0.5, "adaptive_bit_noise": 100.0}
+    },
+    "adaptive, with a schedule": {
+        "privacy": {"adaptive_quantile": 0.5, "adaptive_bit_noise": 100.0, "noise_schedule": ((1, 1.0), (3, 2.0))}
+    },
+}
+
+
+@pytest.mark.parametrize("across_devices", [False, True])
+@pytest.mark.parametrize("kind", RECORDED)
+def test_clip_norm_and_noise_of_every_honest_record_follow_from_the_recipe(remembered, kind, across_devices):
+    recipe = resolve(PLANNED.replace(**RECORDED[kind]))
+    mechanism = build_mechanism(recipe, ["one", "two"])
+    spent = mechanism.events(6)
+    about = RunFacts("b1946ac9", 6, 6, PUBLIC_WORDS, federation=FederationFacts(10) if across_devices else None)
+    statement = statement_of(recipe, mechanism, recipe.privacy.accountant, Charges(spent), about)
+    lines, tracked = [], mechanism.start()
+    for number in range(1, 7):
+        norms = mechanism.clip_norms(number, tracked)
+        noise = mechanism.noise_std(number, norms)[0]
+        lines.append({"round": number, "clip_norm": joint_norm(norms), "noise_std": noise})
+        tracked = None if tracked is None else tracked * np.float32(0.9)
+    assert list(record_faults(statement, recipe, "it", lines)) == []
+    for name in ("noise_std", "clip_norm"):
+        other = [*lines[:-1], {**lines[-1], name: 1.01 * lines[-1][name]}]
+        assert list(record_faults(statement, recipe, "it", other))
