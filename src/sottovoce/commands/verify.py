@@ -59,7 +59,8 @@ NOT_PROVED = (
     "that the ledger lists all uses of these people's text: others may be in another store or in no ledger",
     "that declared constants were not counted from the data, and that text or a vocabulary called public is public",
     "the total of the store, and that audits passed: the ledger of the store and the audits are the owner's",
-    "that report.html, text of its own in README.md and accuracy figures are true, and that onnx/ is the same model",
+    "that report.html, record.jsonl, accuracy figures and text of the owner's own in README.md are true",
+    "that onnx/ is the same model",
     "that no exact figure of held-out users was published elsewhere: the owner alone knows of other releases",
     "who the signer is: compare the fingerprint with one that the owner gave you in another way",
 )
