@@ -13,11 +13,12 @@ from typing_world import make_run
 from family import FAMILY, of_family
 from sottovoce.cli.main import main
 from sottovoce.commands import convert
-from sottovoce.commands.export import export_run, find_export, read_manifest
+from sottovoce.commands.export import export_run, find_export
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.runs.exported import BATCH, GRAPHS, read_manifest
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +26,7 @@ pytestmark = pytest.mark.browser
 @pytest.mark.parametrize("name", FAMILY)
 def test_all_graphs_of_every_kind_are_the_model(name):
     model, sessions = of_family(name), {}
-    for graph in (*convert.GRAPHS, convert.BATCH):
+    for graph in (*GRAPHS, BATCH):
         contents = convert.convert(model, graph)
         assert convert.check_parity(model, graph, contents, 60) < 1e-5
         sessions[graph] = convert.open_session(contents)
@@ -96,7 +97,7 @@ def test_eight_bits_are_smaller_and_say_what_they_cost(tmp_path, capsys):
     assert ended.value.code == 0
     manifest = json.loads(capsys.readouterr().out)
     cost = manifest["eight_bits"]
-    for graph in convert.GRAPHS:
+    for graph in GRAPHS:
         assert manifest["graphs"][graph]["bytes"] < cost["bytes_float32"][graph] - 2 * 400 * 6
     assert 1e-4 < cost["largest_difference"] < 1.0
     assert cost["users"] > 0

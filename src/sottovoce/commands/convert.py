@@ -19,11 +19,10 @@ from jaxtyping import Array
 
 from sottovoce.errors import SottoError
 from sottovoce.models.contract import LanguageModel
+from sottovoce.runs.exported import BATCH
 
 # Of logits and states, relative to the largest of them where that is above 1. The error of float32 is far below.
 BOUND = 1e-4
-GRAPHS = ("step", "sequence")
-BATCH = "batch"
 _LONG = 24  # tokens of the sequences that are compared
 _TEXTS = 3  # that `batch` reads where it is compared
 _DRAWS = 8
@@ -86,7 +85,7 @@ def state_names(count: int) -> tuple[list[str], list[str]]:
 
 
 def convert(model: LanguageModel, graph: str) -> bytes:
-    """One of the `GRAPHS`, or `BATCH`, in float32."""
+    """One of the `GRAPHS` of an export, or `BATCH`, in float32."""
     to_onnx = converter()
     read, start = program_of(model, one_by_one=graph == "sequence")
     before, after = state_names(len(start))

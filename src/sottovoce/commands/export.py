@@ -21,7 +21,7 @@ import numpy as np
 from sottovoce import bases
 from sottovoce.build.assembly import build_model, load_model, weights_of
 from sottovoce.commands import convert
-from sottovoce.commands.convert import BATCH, BOUND, GRAPHS
+from sottovoce.commands.convert import BOUND
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_hugging_face, load_base_weights, open_hugging_face
 from sottovoce.commands.stores import store_folder
@@ -33,16 +33,16 @@ from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.evaluation.suggestions import writes_small
 from sottovoce.evaluation.whole_words import WIDTH
-from sottovoce.files import made_aside, pretty, read_sealed, sealed, sha256_of, write_aside
+from sottovoce.files import made_aside, pretty, sealed, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.models.lora import merge
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES, read_manifest
+from sottovoce.runs.folder import ONNX, RunFolder
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.record import coarse_count
 
-MANIFEST, CANARIES, PIECES = "manifest.json", "canaries.json", "pieces.json"
 WEIGHTS = ("float32", "8bit")
 _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
@@ -72,6 +72,8 @@ def export_run(
         raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
     names = GRAPHS if vocabulary.is_words else (*GRAPHS, BATCH)
     pieces = None if vocabulary.is_words else _pieces(vocabulary)
+    planted = source.run.registry_file if source.run else None  # public: what was planted, and not who was in
+    canaries = planted.read_bytes() if planted and planted.is_file() and not planted.is_symlink() else None
     graphs = {graph: convert.convert(model, graph) for graph in names}
     differences = {graph: convert.check_parity(model, graph, graphs[graph], vocabulary.size) for graph in names}
     smaller = None
@@ -101,6 +103,7 @@ def export_run(
                 **({"rules": vocabulary.page_rules} if isinstance(vocabulary, Vocabulary) else {}),
             ),
             "pieces": _file(PIECES, pieces) if pieces else None,
+            "canaries": _file(CANARIES, canaries) if canaries else None,
             "special_tokens": {
                 f"<{name}>": token
                 for name, token in zip(("bos", "eos", "unk"), vocabulary.specials, strict=False)
@@ -121,8 +124,8 @@ def export_run(
         save_tokenizer(vocabulary, draft)
         if pieces:
             write_aside(draft / PIECES, pieces)
-        if source.run and source.run.registry_file.is_file():  # public: what was planted, and not who was in
-            write_aside(draft / CANARIES, source.run.registry_file.read_bytes())
+        if canaries:
+            write_aside(draft / CANARIES, canaries)
         write_aside(draft / MANIFEST, pretty(manifest))
     return manifest
 
@@ -189,23 +192,6 @@ def _open_hugging_face(folder: Path) -> _Source:
     )
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of an export; its files must be those that were written."""
-    try:
-        manifest = read_sealed(folder / MANIFEST)
-        kept = {f"{graph}.onnx": manifest["graphs"][graph]["sha256"] for graph in {*GRAPHS, *manifest["graphs"]}}
-        if manifest.get("pieces"):
-            kept[PIECES] = manifest["pieces"]["sha256"]
-        if "sha256" in manifest["vocabulary"]:  # not in exports of version 0.1
-            kept[manifest["vocabulary"]["file"]] = manifest["vocabulary"]["sha256"]
-        for name, sha256 in kept.items():
-            if sha256_of(folder / name) != sha256:
-                raise DamagedRun(f"{folder / name} is not the file that was exported; export it again")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DamagedRun(f"{folder} holds no whole export ({type(error).__name__}: {error}); export it again") from None
-    return manifest
-
-
 def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None) -> Path:
     """The export at a path: the folder itself, or that of a run, a release or a base, made if there is none of it."""
     folder = Path(path)
@@ -222,7 +208,9 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
         export_run(folder, kept)
         return kept
     run = RunFolder.open_model(folder)
-    kept = run.path / "onnx"
+    kept = run.path / ONNX
+    if run.is_release and kept.is_symlink():
+        raise DamagedRun(f"{kept} is a link, and leads out of the release; get the release again")
     if run.is_release and not (kept / MANIFEST).is_file():  # it is signed: nothing is added to it
         kept = _temporary()
     of = checkpoints.digest(run.load_weights())

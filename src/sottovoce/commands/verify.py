@@ -60,7 +60,8 @@ NOT_PROVED = (
     "that declared constants were not counted from the data, and that text or a vocabulary called public is public",
     "the total of the store, and that audits passed: the ledger of the store and the audits are the owner's",
     "that report.html, record.jsonl, accuracy figures and text of the owner's own in README.md are true",
-    "that onnx/ is the same model",
+    "that graphs in onnx/ compute the same model",
+    "that the arrays of the weights have the shapes of the model: whoever loads it finds out",
     "that no exact figure of held-out users was published elsewhere: the owner alone knows of other releases",
     "who the signer is: compare the fingerprint with one that the owner gave you in another way",
 )
@@ -293,6 +294,8 @@ def _recipe_check(release: RunFolder, statement: Statement, recipe: Recipe, sour
         _start_faults(statement, recipe, source, card),
         record_faults(statement, recipe, source, _record(release)),
     )
+    if card is not None and source == RECIPE:
+        faults = chain(faults, verify_files.setting_faults(recipe, source, card))
     check = _judged("recipe", faults, f"the statement follows from {source}")
     if check.result == PASSED and source != RECIPE:
         why = f"there is no {RECIPE}, as in releases of before they were signed: its facts fit one another, no more"
@@ -826,6 +829,8 @@ def _notes(signed: signature.Signed, statement: Statement, release: RunFolder) -
         yield "the total of the store is not known: no accountant has an answer for all its runs together"
     if statement.rounds_done and not release.record.path.exists():
         yield f"there is no {release.record.path.name}: the rounds done are those of the statement and its card alone"
+    if (_try(release.read_card)[0] or {}).get("trained_on") == bases.PUBLIC:
+        yield f"by {_CARD} it was trained on public text: nothing here shows that"
     if signed.not_signed:
         yield f"not part of the release, and not signed: {', '.join(signed.not_signed)}"
     if not_run := [audit.audit for audit in statement.audits if audit.result == "not run"]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -13,20 +16,21 @@ from safetensors.numpy import load_file
 from sottovoce import bases
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import INFINITY, Json, read_sealed
+from sottovoce.files import CHECKSUM, INFINITY, Json, as_json, parse_json, read_sealed, sha256_of
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import DECLARED, RUN_NAME, StartFacts, Statement
+from sottovoce.runs import exported
+from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.exported import CANARIES, read_manifest
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
 from sottovoce.runs.record import as_lines
 from sottovoce.runs.signature import MANIFEST, SIGNATURE, SIGNER
 
 _READ = (STATEMENT, "card.json", "ledger.jsonl", RECIPE, README)  # as a whole
-_RECORD, _EXPORT = "record.jsonl", f"{ONNX}/manifest.json"
-_SHOWN = (REPORT, _RECORD, "baselines.json", "canaries.json")
+_RECORD, _EXPORT = "record.jsonl", f"{ONNX}/{exported.MANIFEST}"
+_SHOWN = (REPORT, _RECORD, "baselines.json", CANARIES)
 KNOWN = frozenset({WEIGHTS, *FILES, *_READ, *_SHOWN, MANIFEST, SIGNATURE, SIGNER})
-_GRAPHS, _FACTS = "(step|sequence|batch)", "(manifest|canaries|pieces|tokenizer)"
-_EXPORTED = re.compile(rf"{ONNX}/({_GRAPHS}\.onnx|{_FACTS}\.json|vocabulary\.txt)")
 # What a line of the record has, and what an evaluation in it has, of this version or an earlier one.
 _LINE = frozenset({"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation", "beside"})
 _MEASURED = frozenset({
@@ -36,8 +40,14 @@ _MEASURED = frozenset({
 # The form of a statement from which on a record has whole lines, as they are written, and no others; and a vocabulary
 # its source in the words of today.
 _AS_WRITTEN = 3
+_EXPORTED = frozenset(f"{ONNX}/{name}" for name in exported.FILES)
 _LARGEST = 10**7  # bytes of a file that is read as a whole
 _LARGEST_RECORD, _LARGEST_TOKENIZER = 10**8, 10**9
+_AT_ONCE = 2**22  # numbers of the weights that are in memory
+_FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}  # as safetensors and numpy name them
+_OF_CARDS = frozenset({*(each.name for each in fields(Card)), "privacy", CHECKSUM})
+_OF_EXPORTS = ("private", "epsilon", "delta", "unit")  # of the statement, in the manifest of an export
+_SAME_PROSE = 3  # the form of a statement from which on an export has its prose too
 _MOST_MOVED = 100
 _FALLS = 1e-3  # of one ε to the next, where grids of losses differ
 # A kind of round takes about a third of a second, a thousand examples of a user a few.
@@ -46,7 +56,7 @@ _MOST_KINDS, _MOST_EXAMPLES, _MOST_ROUNDS, _MOST_NUMBERS = 40, 10_000, 10**7, 10
 
 def unknown(sizes: Mapping[str, int]) -> list[str]:
     """Files that no release has: they may be someone's text, or a key."""
-    names = sorted(name for name in sizes if name not in KNOWN and not _EXPORTED.fullmatch(name))
+    names = sorted(name for name in sizes if name not in KNOWN | _EXPORTED)
     return [f"{shown(name)} is no file of a release" for name in names]
 
 
@@ -64,7 +74,7 @@ def missing(sizes: Mapping[str, int]) -> list[str]:
 def too_large(sizes: Mapping[str, int]) -> list[str]:
     """Files that are larger than such a file may be. They are not opened."""
     limits = dict.fromkeys(_READ, _LARGEST) | dict.fromkeys(FILES, _LARGEST_TOKENIZER)
-    limits |= {_RECORD: _LARGEST_RECORD, _EXPORT: _LARGEST}
+    limits |= {_RECORD: _LARGEST_RECORD, CANARIES: _LARGEST_RECORD, _EXPORT: _LARGEST}
     return [f"{name} has more than {most:,} bytes" for name, most in limits.items() if sizes.get(name, 0) > most]
 
 
@@ -232,12 +242,13 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         yield "; ".join(f"{file} is missing" for file in lost)
         return
     try:
-        found = sum(map(math.prod, _shapes(release)))
+        numbers, weights, odd = _read_weights(release.path / WEIGHTS)
     except Exception as error:  # noqa: BLE001 -- anything that a reader of arrays raises on hostile bytes
         yield f"{WEIGHTS} is no file of weights ({error})"
-    else:
-        if found != card.get("parameters"):
-            yield f"{WEIGHTS} has {found:,} numbers, and the card {card.get('parameters')} parameters"
+        return
+    if numbers != card.get("parameters"):
+        yield f"{WEIGHTS} has {numbers:,} numbers, and the card {card.get('parameters')} parameters"
+    yield from (f"{WEIGHTS}: {what}" for what in odd)
     tokenizer = load_tokenizer(release.path / name)
     if tokenizer.fingerprint != statement.vocabulary.fingerprint:
         yield f"{name} is not the vocabulary of the statement"
@@ -245,11 +256,101 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         yield "the source of the vocabulary is none that a store has"
     if tokenizer.size != card.get("vocabulary"):
         yield f"{name} has {tokenizer.size} tokens, and the card {card.get('vocabulary')}"
+    yield from _card_faults(statement, card)
+    yield from _canary_faults(release, statement)
+    if (release.path / ONNX).is_dir():
+        yield from _export_faults(release, statement, weights)
 
 
-def _shapes(release: RunFolder) -> list[list[int]]:
-    """Of all arrays, from the head of the file: a model may be larger than the memory of a reviewer's machine."""
+def _read_weights(file: Path) -> tuple[int, str | None, list[str]]:
+    """How many numbers weights have, their hash (as of `checkpoint.digest`), and what no model has.
+
+    The hash is None where there are numbers that numpy does not have. A model may be larger than the memory of a
+    reviewer's machine: some numbers are read at a time.
+    """
     from safetensors import safe_open
 
-    with safe_open(release.path / WEIGHTS, framework="numpy") as arrays:
-        return [arrays.get_slice(name).get_shape() for name in arrays.keys()]  # noqa: SIM118
+    numbers, odd, readable, digest = 0, [], True, hashlib.sha256()
+    with safe_open(file, framework="numpy") as arrays:
+        if arrays.metadata():
+            odd.append("it has text beside its numbers")
+        for name in sorted(arrays.keys()):
+            array = arrays.get_slice(name)
+            shape = array.get_shape()
+            numbers += math.prod(shape)
+            kind = _FLOATS.get(array.get_dtype())
+            if kind is None:
+                readable = False
+                continue
+            digest.update(f"{name} {kind} {tuple(shape)}".encode())
+            rows, finite = max(1, _AT_ONCE // max(1, math.prod(shape[1:]))), True
+            for start in range(0, shape[0], rows) if shape else (0,):
+                part = array[start : min(start + rows, shape[0])] if shape else arrays.get_tensor(name)
+                digest.update(np.ascontiguousarray(part).tobytes())
+                finite = finite and bool(np.isfinite(part).all())
+            if not finite:
+                odd.append(f"{shown(name)} has numbers that are not finite")
+    return numbers, digest.hexdigest() if readable else None, odd
+
+
+def _card_faults(statement: Statement, card: Json) -> Iterator[str]:
+    """What only a card says, as far as the statement knows of it."""
+    yield from (f"card.json has {shown(name)!r}, which no card has" for name in sorted(card.keys() - _OF_CARDS))
+    text, start = card.get("trained_on"), statement.start
+    if text not in (None, "people", bases.PUBLIC):
+        yield f"card.json has no known word for whose text it was trained on: {text!a:.200}"
+    elif text == bases.PUBLIC and start is not None and start.trained_on not in (None, bases.PUBLIC):
+        yield "card.json says that it was trained on public text, and the model that it began with was not"
+
+
+def setting_faults(recipe: Recipe, source: str, card: Json) -> Iterator[str]:
+    """A card that describes another model than the recipe. That of a model of the owner's own describes none."""
+    told = Card.from_json(card)
+    found = {**(told.model or {}), **({} if told.kind is None else {"kind": told.kind})}
+    found |= {} if told.adapter is None else {"adapter_rank": told.adapter.get("rank")}
+    if told.own_model:
+        if found:
+            yield "card.json describes a model of the owner's own, and one of a recipe"
+        return
+    settings = as_json(recipe.model)
+    for name, value in found.items():
+        if name not in settings or settings[name] != value:
+            wanted = f"{settings.get(name)!a}"
+            yield f"card.json has the model's {shown(name)} {value!a:.200}, and {source} {wanted}"
+
+
+def _canary_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
+    """A registry that is not the one of the statement."""
+    if not release.registry_file.is_file():
+        return
+    if statement.canaries is None:
+        yield f"{CANARIES} lists canaries, and the statement has none"
+        return
+    facts = parse_json(release.registry_file.read_bytes())
+    listed = {name: value for name, value in facts.items() if name not in ("registry", "about")}
+    digest = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:16]
+    if digest != statement.canaries.registry:
+        yield f"{CANARIES} is not the registry of the statement"
+
+
+def _export_faults(release: RunFolder, statement: Statement, weights: str | None) -> Iterator[str]:
+    """An export that is not whole, or of another model or statement by its manifest."""
+    folder, card, stated = release.path / ONNX, Card.from_json(release.read_card()), release.read_statement()
+    manifest = read_manifest(folder)
+    words, privacy = manifest["vocabulary"], manifest["privacy"]
+    if (statement.files or {}).get(words["file"]) != words["sha256"]:
+        yield f"{ONNX}/{words['file']} is not the vocabulary of the model"
+    if (words["fingerprint"], words["size"]) != (statement.vocabulary.fingerprint, card.vocabulary):
+        yield f"{_EXPORT} describes another vocabulary"
+    if weights is not None and manifest["of"] != weights:
+        yield f"{_EXPORT} is of other weights"
+    if card.kind is not None and manifest["model"]["kind"] != card.kind:
+        yield f"{_EXPORT} is of another kind of model"
+    names = (*_OF_EXPORTS, "prose") if statement.statement >= _SAME_PROSE else _OF_EXPORTS
+    other = [name for name in names if privacy[name] != stated[name]]
+    other += [shown(name) for name in sorted(privacy.keys() - {*_OF_EXPORTS, "prose"})]
+    if other:
+        yield f"{_EXPORT} says other than the statement: {', '.join(other)}"
+    planted, listed = folder / CANARIES, release.registry_file
+    if planted.is_file() and not (listed.is_file() and sha256_of(planted) == sha256_of(listed)):
+        yield f"{ONNX}/{CANARIES} is not {CANARIES}"

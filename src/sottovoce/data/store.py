@@ -98,12 +98,14 @@ class Store:
             raise SettingError(f"{{split!r}} must be one of {allowed}", split=split)
         facts = store_facts(folder)
         hashes = facts.get("files", {})
-        files = split_files(folder, split, _shards(facts))
+        files, words = split_files(folder, split, _shards(facts)), find_tokenizer(folder)
+        for file in (*files, words):
+            if hashes and file.name not in hashes:  # those of version 0.1 have no hashes
+                raise damaged(folder, f"{file.name} is not among the files that {STORE_FILE} names")
         if check and not os.environ.get(SKIP):
             for file in files:
                 _check_hash(file, hashes)
         rows = read_rows(*files)
-        words = find_tokenizer(folder)
         if words.exists():
             _check_hash(words, hashes)
         store = cls(

@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands import convert
-from sottovoce.commands.export import export_run, find_export, read_manifest
+from sottovoce.commands.export import export_run, find_export
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import save_tokenizer
@@ -20,6 +20,7 @@ from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.models import registry
 from sottovoce.recipe import Recipe
+from sottovoce.runs.exported import read_manifest
 from sottovoce.runs.folder import RECIPE, RunFolder
 from tiny_hugging_face import write_folder
 
@@ -95,6 +96,9 @@ def test_planted_canaries_go_with_it(run, tmp_path):
     run.registry_file.write_text("{}")
     export_run(run.path, tmp_path / "out")
     assert (tmp_path / "out" / "canaries.json").read_text() == "{}"
+    (tmp_path / "out" / "canaries.json").write_text("{ }")
+    with pytest.raises(DamagedRun, match=r"canaries\.json is not the file that was exported"):
+        read_manifest(tmp_path / "out")
 
 
 @pytest.mark.parametrize("name", ["step.onnx", "vocabulary.txt", "manifest.json"])
@@ -106,13 +110,15 @@ def test_a_file_that_was_changed_is_refused(run, tmp_path, name):
         read_manifest(tmp_path / "out")
 
 
-def test_a_manifest_of_version_0_1_is_read(run, tmp_path):
-    manifest = export_run(run.path, tmp_path / "out")
-    earlier = {name: value for name, value in manifest.items() if name != "checksum"}
-    earlier["vocabulary"] = {"size": WORDS.size}
-    text = json.dumps(earlier).replace('"file"', '"name"')
-    (tmp_path / "out" / "manifest.json").write_text(text)
-    assert read_manifest(tmp_path / "out")["vocabulary"] == {"size": WORDS.size}
+def test_a_link_that_a_release_has_for_an_export_is_not_followed(run, tmp_path):
+    release = tmp_path / "release"
+    shutil.copytree(run.model, release)
+    shutil.copy(run.recipe_file, release / RECIPE)
+    shutil.copy(run.statement_file, release / "privacy.json")
+    export_run(release, tmp_path / "elsewhere")
+    (release / "onnx").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedRun, match="onnx is a link"):
+        find_export(release)
 
 
 def test_an_export_is_made_once_and_anew_when_the_run_was_trained_further(run, tmp_path):

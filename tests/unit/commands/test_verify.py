@@ -25,6 +25,7 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
+from sottovoce.audit.canaries import Registry
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
@@ -57,6 +58,8 @@ from sottovoce.reporting.statement import make_statement as statement_of
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import signature
 from sottovoce.runs.card import Card
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.exported import GRAPHS
 from sottovoce.runs.hash_chain import chained
 from sottovoce.runs.ledger import write_release
 
@@ -770,14 +773,28 @@ def test_a_record_as_a_run_writes_it_passes(whole):
     assert found.verified, [check for check in found.checks if check.result == FAILED]
 
 
-def other_weights(folder: Path) -> None:
+def other_weights(contents: bytes) -> Callable[[Path], object]:
     """Whatever is in the file, card and statement have its hash."""
-    (folder / "weights.safetensors").write_bytes(b"no weights")
-    written = json.loads((folder / "privacy.json").read_text())
-    written["files"]["weights.safetensors"] = sha256_of(folder / "weights.safetensors")
-    written = sealed(written)
-    (folder / "privacy.json").write_bytes(pretty(written))
-    (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+
+    def change(folder: Path) -> None:
+        (folder / "weights.safetensors").write_bytes(contents)
+        written = json.loads((folder / "privacy.json").read_text())
+        written["files"]["weights.safetensors"] = sha256_of(folder / "weights.safetensors")
+        written = sealed(written)
+        (folder / "privacy.json").write_bytes(pretty(written))
+        (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+
+    return change
+
+
+def told(**facts: Any) -> Callable[[Path], object]:
+    """More facts on the card."""
+
+    def change(folder: Path) -> None:
+        card = json.loads((folder / "card.json").read_text())
+        (folder / "card.json").write_bytes(pretty(sealed(card | facts)))
+
+    return change
 
 
 FILES_THAT_LIE = {
@@ -793,7 +810,16 @@ FILES_THAT_LIE = {
     "a secret": (secret, "files"),
     "diagnostics": (lambda folder: (folder / "diagnostics.jsonl").write_text("{}"), "files"),
     "participation": (lambda folder: (folder / "participation.json").write_text("{}"), "files"),
-    "no weights": (other_weights, "model"),
+    "no weights": (other_weights(b"no weights"), "model"),
+    "weights that are no numbers": (other_weights(save({"table": np.full((4, 3), np.nan, np.float32)})), "model"),
+    "text in the weights": (other_weights(save({"table": np.zeros((4, 3), np.float32)}, {"by": "me"})), "model"),
+    "another kind on the card": (told(own_model=False, kind="gru"), "recipe"),
+    "another size on the card": (told(own_model=False, model={"kind": "lstm", "hidden": 7}), "recipe"),
+    "adapters on the card": (told(own_model=False, adapter={"rank": 4}), "recipe"),
+    "a card of two models": (told(own_model=True, kind="lstm"), "recipe"),
+    "own words on the card": (told(certified="by everybody"), "model"),
+    "no known text on the card": (told(trained_on="public text and a few friends"), "model"),
+    "canaries": (lambda folder: (folder / "canaries.json").write_text('{"users": []}'), "model"),
     "a card of another model": (reseal("card.json", '"parameters": 12', '"parameters": 13'), "model"),
     "a fact twice": (reseal("privacy.json", '"epsilon":', '"epsilon": 0.5,\n  "epsilon":'), "statement"),
     "no number": (reseal("privacy.json", '"epsilon_spent":', '"other": NaN,\n  "epsilon_spent":'), "statement"),
@@ -804,6 +830,102 @@ FILES_THAT_LIE = {
 def test_a_file_that_lies_fails(whole, lie):
     change, check = FILES_THAT_LIE[lie]
     assert results(verify_release(whole(after=change)))[check] == FAILED
+
+
+def test_a_card_that_says_what_the_recipe_says_passes(whole):
+    facts = told(own_model=False, kind="lstm", model={"kind": "lstm"}, trained_on="people", adapter=None)
+    found = verify_release(whole(after=facts))
+    assert found.verified, found
+    found = verify_release(whole(after=told(trained_on="public")))
+    assert found.verified, found
+    assert "by card.json it was trained on public text: nothing here shows that" in found.notes
+
+
+def test_public_text_after_a_start_that_was_not_public_fails(whole):
+    start = {"start": {**START, "trained_on": "private"}, "not_covered": [*NOT_COVERED, STARTED_FROM]}
+    found = verify_release(whole(start, both(started("english"), OF_RECIPE, told(trained_on="public"))))
+    assert "the model that it began with was not" in said(found, "model")
+
+
+REGISTRY = Registry(WORDS.fingerprint, 1, 0, 40, (), (("a", "a"),), (4,))
+
+
+def planted(registry: Registry, folder: str = ".") -> Callable[[Path], object]:
+    return lambda release: (release / folder / "canaries.json").write_bytes(pretty(registry.to_json()))
+
+
+def test_a_registry_is_the_one_of_the_statement(whole):
+    other, canaries = replace(REGISTRY, holders=(1,)), {"canaries": REGISTRY.summary().to_json()}
+    found = verify_release(whole(canaries, planted(REGISTRY)))
+    assert found.verified, found
+    assert "is not the registry of the statement" in said(verify_release(whole(canaries, planted(other))), "model")
+    both_of = both(planted(REGISTRY), exported(), planted(REGISTRY, "onnx"))
+    assert verify_release(whole(canaries, both_of)).verified
+    both_of = both(planted(REGISTRY), exported(), planted(other, "onnx"))
+    assert "onnx/canaries.json is not canaries.json" in said(verify_release(whole(canaries, both_of)), "model")
+
+
+def exported(changed: Mapping[str, Any] | None = None) -> Callable[[Path], object]:
+    """An export of the release, with some facts of its manifest changed."""
+
+    def write_export(folder: Path) -> None:
+        (folder / "onnx").mkdir()
+        shutil.copy(folder / "vocabulary.txt", folder / "onnx")
+        for graph in GRAPHS:
+            (folder / "onnx" / f"{graph}.onnx").write_text(graph)
+        hashes = {path.name: {"file": path.name, "sha256": sha256_of(path)} for path in (folder / "onnx").iterdir()}
+        statement = json.loads((folder / "privacy.json").read_text())
+        manifest = {
+            "name": "mine",
+            "model": {"kind": "lstm"},
+            "graphs": {graph: hashes[f"{graph}.onnx"] for graph in GRAPHS},
+            "vocabulary": {**hashes["vocabulary.txt"], "fingerprint": WORDS.fingerprint, "size": WORDS.size},
+            "of": digest({"table": np.zeros((4, 3), np.float32)}),
+            "privacy": {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
+        }
+        (folder / "onnx/manifest.json").write_bytes(pretty(sealed(put(manifest, changed or {}))))
+
+    return write_export
+
+
+EXPORTS: dict[str, tuple[dict[str, Any], str]] = {
+    "a path": ({"vocabulary.file": "../../notes.txt"}, "is no name of a file of an export"),
+    "a file of another hash": ({"vocabulary.sha256": "0" * 64}, "is not the file that was exported"),
+    "another vocabulary": ({"vocabulary.fingerprint": "0"}, "describes another vocabulary"),
+    "other weights": ({"of": "0" * 64}, "is of other weights"),
+    "another kind": ({"model.kind": "gru"}, "is of another kind"),
+    "a smaller ε": ({"privacy.epsilon": 0.1}, "says other than the statement: epsilon"),
+    "other words": ({"privacy.prose": "All are protected."}, "says other than the statement: prose"),
+    "public text": ({"privacy.trained_on": "public"}, "says other than the statement: trained_on"),
+    "no facts": ({"privacy": None}, "cannot be checked"),
+}
+
+
+def test_an_export_of_the_release_passes(whole):
+    found = verify_release(whole(after=exported()))
+    assert found.verified, found
+    # Exports of before had the prose of the run, which has another total of the store.
+    earlier = verify_release(whole({"statement": 2}, exported({"privacy.prose": "of the run"})))
+    assert earlier.verified, earlier
+
+
+@pytest.mark.parametrize("lie", EXPORTS)
+def test_an_export_of_another_model_or_statement_fails(whole, lie):
+    changed, words = EXPORTS[lie]
+    found = verify_release(whole(after=both(told(own_model=False, kind="lstm"), exported(changed))))
+    assert words in said(found, "model")
+    assert results(found)["model"] == FAILED
+
+
+def test_another_vocabulary_in_an_export_fails(whole):
+    def other(folder: Path) -> None:
+        (folder / "onnx/vocabulary.txt").write_bytes(WORDS.contents.replace(b"a", b"o"))
+        manifest = json.loads((folder / "onnx/manifest.json").read_text())
+        manifest["vocabulary"]["sha256"] = sha256_of(folder / "onnx/vocabulary.txt")
+        (folder / "onnx/manifest.json").write_bytes(pretty(sealed(manifest)))
+
+    found = verify_release(whole(after=both(exported(), other)))
+    assert "onnx/vocabulary.txt is not the vocabulary of the model" in said(found, "model")
 
 
 ACCURATE = PrivateAccuracy(
@@ -820,10 +942,7 @@ def measured(**changed: Any) -> dict[str, Any]:
     return {"private_accuracy": accuracy, "epsilon_held_out": 2.5, "not_covered": uncovered}
 
 
-def exported(folder: Path) -> None:
-    (folder / "onnx").mkdir()
-    smaller = {"users": 50, "top1": 0.1234, "top1_float32": 0.1235}
-    (folder / "onnx/manifest.json").write_bytes(pretty(sealed({"eight_bits": smaller})))
+EIGHT_BITS = {"eight_bits": {"users": 50, "top1": 0.1234, "top1_float32": 0.1235}}
 
 
 PRIVATE_ACCURACIES: dict[str, tuple[dict[str, Any], Callable[[Path], object] | None, str]] = {
@@ -849,7 +968,7 @@ PRIVATE_ACCURACIES: dict[str, tuple[dict[str, Any], Callable[[Path], object] | N
         "sentences",
     ),
     "exact figures before, and nothing uncovered": ({**measured(), "exact_before": True}, None, "sentences"),
-    "exact figures of eight bits": (measured(), exported, "held-out users"),
+    "exact figures of eight bits": (measured(), exported(EIGHT_BITS), "held-out users"),
 }
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
-from sottovoce.commands.convert import BATCH, GRAPHS
-from sottovoce.commands.export import CANARIES, MANIFEST, PIECES
+from sottovoce.commands import verify_files
 from sottovoce.commands.verify_files import check_work, too_large, unknown
 from sottovoce.data.tokenizer_files import FILES
 from sottovoce.errors import SottoError
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES
 
 EVENT = {"kind": "sampled-examples", "noise_multiplier": 1.0, "example_rate": 0.01, "examples_per_user": 6000}
 
@@ -31,6 +34,24 @@ def test_every_file_that_is_written_is_known_and_no_other():
         (fault,) = unknown({name: 1})
         assert fault.isprintable()
         assert "is no file of a release" in fault
+
+
+def test_weights_are_hashed_and_looked_at_some_at_a_time(tmp_path, monkeypatch):
+    arrays = {
+        "a": np.arange(35, dtype=np.float32).reshape(7, 5), "b": np.ones((2, 3, 4), np.float16), "c": np.float64(3),
+        "none": np.zeros((0, 3), np.float32),
+    }  # fmt: skip
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    (tmp_path / "weights").write_bytes(save(arrays))
+    for most in (1, 11, 10**6):
+        monkeypatch.setattr(verify_files, "_AT_ONCE", most)
+        assert verify_files._read_weights(tmp_path / "weights") == (60, digest(arrays), [])
+    arrays["a"][6, 4] = np.inf
+    (tmp_path / "weights").write_bytes(save(arrays, metadata={"about": "my own words"}))
+    _, _, odd = verify_files._read_weights(tmp_path / "weights")
+    assert odd == ["it has text beside its numbers", "a has numbers that are not finite"]
+    (tmp_path / "weights").write_bytes(save({"counts": np.arange(3)}))
+    assert verify_files._read_weights(tmp_path / "weights") == (3, None, [])
 
 
 def test_a_file_that_is_read_whole_has_a_largest_size():

@@ -13,7 +13,7 @@ from sottovoce.data import rows as rows_module
 from sottovoce.data import store as store_module
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect, prepare
-from sottovoce.data.rows import Rows
+from sottovoce.data.rows import Rows, save_arrays
 from sottovoce.data.store import Store, made_up_names, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
@@ -251,6 +251,16 @@ def test_a_file_is_hashed_once_in_a_process_and_again_when_it_changed(
 def test_a_store_of_before_there_were_hashes_is_read(folder: Path) -> None:
     edit_facts(folder, without=("files", "checksum"))
     assert Store.open(folder).users
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_file_that_the_store_does_not_name_is_not_read(folder: Path, check: bool) -> None:
+    others = Store.from_users([[3, 3]], Store.open(folder).vocabulary)
+    save_arrays(folder / "train.npz", others.rows)
+    assert Store.open(folder, check=check).users > 1
+    (folder / "train.arrow").unlink()
+    with pytest.raises(SottoError, match=r"train\.npz is not among the files that store\.json names"):
+        Store.open(folder, check=check)
 
 
 def test_a_machine_without_pyarrow_opens_a_store_by_its_arrays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,11 @@ from typing import Any
 
 from sottovoce import bases
 from sottovoce.accounting import rounded_up
-from sottovoce.commands.export import CANARIES, PIECES, find_export, read_manifest
+from sottovoce.commands.export import find_export
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.files import made_aside, pretty, sha256_of, write_aside
+from sottovoce.runs.exported import CANARIES, PIECES, plain_file, read_manifest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.web.keyboard.vendor import check_vendored
 from sottovoce.web.server import STATIC, local_app, missing
@@ -113,7 +114,9 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
         privacy = manifest["privacy"]
         privacy["epsilon_shown"] = rounded_up(privacy["epsilon"]) if privacy["private"] else None
         manifest["name"] = name
-    canaries = merge_canaries([read_canaries(folder) for folder in folders])
+    # Earlier exports do not name the file. One that is beside a manifest which says there is none is not read.
+    planted = zip(manifests, folders, strict=True)
+    canaries = merge_canaries([read_canaries(folder) if one.get("canaries", True) else [] for one, folder in planted])
     return {"suggestions": SUGGESTIONS, "models": manifests, "canaries": canaries}
 
 
@@ -142,7 +145,7 @@ def read_canaries(folder: Path) -> list[Secret]:
     if not path.is_file():
         return []
     try:
-        registry = json.loads(path.read_text(encoding="utf-8"))
+        registry = json.loads(plain_file(path).read_text(encoding="utf-8"))
         prefix, pairs = int(registry["prefix"]), zip(registry["secrets"], registry["holders"], strict=True)
         return [Secret(tuple(words[:prefix]), tuple(words[prefix:]), int(holders)) for words, holders in pairs]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from sottovoce.errors import DamagedRun, SottoError
+from sottovoce.files import pretty, sealed, sha256_of
+from sottovoce.runs.exported import GRAPHS, read_manifest
 from sottovoce.web.keyboard import app
 from sottovoce.web.keyboard.app import Secret, keyboard_app, merge_canaries, read_canaries, write_page
 
@@ -19,6 +21,13 @@ def test_secrets_are_parted_where_the_prefix_ends(tmp_path: Path) -> None:
     assert read_canaries(tmp_path) == []
     (tmp_path / "canaries.json").write_text(json.dumps(REGISTRY))
     assert read_canaries(tmp_path) == [Secret(("my", "code"), ("is", "seven"), 4), Secret(("a", "b"), ("c",), 1)]
+
+
+def test_a_link_to_another_registry_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(REGISTRY))
+    (tmp_path / "canaries.json").symlink_to(tmp_path / "mine.json")
+    with pytest.raises(DamagedRun, match=r"canaries.json is not a plain file"):
+        read_canaries(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["{", json.dumps({**REGISTRY, "holders": [1]}), json.dumps({"prefix": 1})])
@@ -81,6 +90,27 @@ def test_an_exported_page_has_all_that_it_asks_for_and_names_no_host(exported: P
     assert set(json.loads(re.search(r"FILES = (.*);", worker).group(1))) == files - {"offline.js"}
     with pytest.raises(SottoError, match="not an empty folder"):
         write_page([exported], out)
+
+
+def test_a_page_has_no_file_from_outside_the_export(exported: Path, tmp_path: Path, monkeypatch) -> None:
+    """Whatever the manifest of a stranger names."""
+    (tmp_path / "notes.txt").write_text("my own")
+    (exported / "sequence.onnx").write_text("a graph")
+    graphs = {name: {"file": f"{name}.onnx", "sha256": sha256_of(exported / f"{name}.onnx")} for name in GRAPHS}
+    manifest = app.read_manifest(exported) | {"graphs": graphs, "vocabulary": {"file": "../notes.txt"}}
+    (exported / "manifest.json").write_bytes(pretty(sealed(manifest)))
+    monkeypatch.setattr(app, "read_manifest", read_manifest)
+    with pytest.raises(DamagedRun, match=r"notes\.txt' is no name of a file of an export"):
+        write_page([exported], tmp_path / "page")
+    assert not (tmp_path / "page").exists()
+
+
+def test_canaries_that_a_manifest_does_not_have_are_not_shown(exported: Path, monkeypatch) -> None:
+    (exported / "canaries.json").write_text(json.dumps(REGISTRY))
+    manifest = app.read_manifest(exported)
+    assert len(app.describe([exported], [exported])["canaries"]) == 2, "an earlier export does not name the file"
+    monkeypatch.setattr(app, "read_manifest", lambda path: manifest | {"canaries": None})
+    assert app.describe([exported], [exported])["canaries"] == []
 
 
 def test_a_page_of_pieces_has_what_their_search_asks_for(exported: Path, tmp_path: Path, monkeypatch) -> None:
