@@ -96,6 +96,7 @@ _WHERE_THEY_APPLY = (
     "held-out users",
     OWN_CODE,
 )
+_OF_HEADER, _OF_CHARGES = {"ledger", "run", "charges", "check"}, {"event", "count", "check"}  # lines of a ledger
 _AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
 
 
@@ -477,10 +478,16 @@ def _label_faults(statement: Statement) -> Iterator[str]:
 
 
 def _charges(path: Path) -> tuple[str, Spent]:
-    verify_files.check_work([line.get("event") for line in Chain.read(path).lines[1:]])
+    lines = Chain.read(path).lines
+    verify_files.check_work([line.get("event") for line in lines[1:]])
     ledger = read_ledger(path)
     if ledger.kind != RELEASE or len(ledger.runs) != 1:
         raise SottoError(f"{path.name} is not the ledger of a release")
+    for number, line in enumerate(lines):
+        if other := sorted(line.keys() - (_OF_CHARGES if number else _OF_HEADER)):
+            raise SottoError(
+                f"line {number + 1} has {verify_files.shown(other[0])!r}, which no ledger of a release has"
+            )
     return ledger.runs[0], ledger.spent
 
 

@@ -797,6 +797,18 @@ def told(**facts: Any) -> Callable[[Path], object]:
     return change
 
 
+def noted(number: int) -> Callable[[Path], object]:
+    """A line of the ledger with one more fact."""
+
+    def change(folder: Path) -> None:
+        lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
+        lines = [{name: value for name, value in line.items() if name != "check"} for line in lines]
+        lines[number]["note"] = "audited by everybody"
+        (folder / "ledger.jsonl").write_bytes(chained(lines))
+
+    return change
+
+
 FILES_THAT_LIE = {
     "another noise in the recipe": (rewrite("training.toml", "multiplier = 0.8125", "multiplier = 0.4"), "recipe"),
     "a seeded recipe": (rewrite("training.toml", 'secrets = "entropy"', 'secrets = "seeded"'), "recipe"),
@@ -819,6 +831,8 @@ FILES_THAT_LIE = {
     "a card of two models": (told(own_model=True, kind="lstm"), "recipe"),
     "own words on the card": (told(certified="by everybody"), "model"),
     "no known text on the card": (told(trained_on="public text and a few friends"), "model"),
+    "own words in the ledger": (noted(0), "ledger"),
+    "own words in a charge": (noted(1), "ledger"),
     "canaries": (lambda folder: (folder / "canaries.json").write_text('{"users": []}'), "model"),
     "a card of another model": (reseal("card.json", '"parameters": 12', '"parameters": 13'), "model"),
     "a fact twice": (reseal("privacy.json", '"epsilon":', '"epsilon": 0.5,\n  "epsilon":'), "statement"),
