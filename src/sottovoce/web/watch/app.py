@@ -12,7 +12,7 @@ from typing import Any
 from sottovoce.errors import SottoError
 from sottovoce.runs.folder import RunFolder
 from sottovoce.web.server import LOOPBACK, local_app, missing
-from sottovoce.web.watch.follow import Follower
+from sottovoce.web.watch.follow import Follower, MayShow
 
 PORT = 8019
 _STATIC = Path(__file__).parent / "static"
@@ -20,7 +20,14 @@ _EVERY = 0.5  # seconds between two polls of the files
 _QUIET = 30  # polls without news before a comment keeps the connection open
 
 
-def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOPBACK, every: float = _EVERY) -> Any:
+def watch_app(
+    paths: Sequence[Path],
+    may_show_exact: MayShow,
+    *,
+    internal: bool = False,
+    host: str = LOOPBACK,
+    every: float = _EVERY,
+) -> Any:
     """A Starlette application for some runs, and the path of its page.
 
     An internal page has a random path, which is printed only where the server was started. Other users of the machine
@@ -28,6 +35,7 @@ def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOP
 
     Args:
         paths: the runs' folders.
+        may_show_exact: whether others may see exact figures of a run's held-out users.
         internal: also exact figures, for the owner alone.
         host: the address that the page will be served on.
         every: seconds between two looks at the files.
@@ -44,7 +52,7 @@ def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOP
         return FileResponse(_STATIC / "index.html")
 
     async def events(request: Any) -> Response:
-        follower = Follower(paths, internal=internal, last=request.headers.get("last-event-id", ""))
+        follower = Follower(paths, may_show_exact, internal=internal, last=request.headers.get("last-event-id", ""))
         is_leaving = getattr(request.app.state, "is_leaving", lambda: False)
         return StreamingResponse(stream(follower, every, is_leaving), media_type="text/event-stream")
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
-from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.errors import SottoError
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.record import without_evaluations
 
 MAX_LINES = 500  # in one message
+MayShow = Callable[[RunFolder], bool]  # may others see exact figures of a run's held-out users?
 _NEW = 120  # seconds between a recipe and its training, at most
 _SHOWN = {
     "record": ("round", "epsilon", "delta", "clip_norm", "evaluation"),
@@ -198,7 +198,7 @@ def _baselines(folder: RunFolder) -> list[BaselineInfo]:
     ]
 
 
-def _is_exact(folder: RunFolder) -> bool:
+def _is_exact(folder: RunFolder, may_show_exact: MayShow) -> bool:
     """May all see exact figures of the held-out users? Not where nothing tells. A run that is not there has none."""
     try:
         return not folder.recipe_file.exists() or may_show_exact(folder)
@@ -259,6 +259,7 @@ class _HeldOut:
     """Whether exact figures of a run's held-out users are sent: asked whenever there may be new ones."""
 
     run: RunFolder
+    may_show_exact: MayShow
     exact: bool = True
     asked: tuple[object, ...] | None = None
 
@@ -268,14 +269,14 @@ class _HeldOut:
         if status == self.asked:
             return False
         before, first = self.exact, self.asked is None
-        self.asked, self.exact = status, _is_exact(self.run)
+        self.asked, self.exact = status, _is_exact(self.run, self.may_show_exact)
         return self.exact != before and not first
 
 
 class Follower:
     """What one reader of the page has received, and what is new to it. `last` is the id of its last event."""
 
-    def __init__(self, paths: Sequence[Path], *, internal: bool = False, last: str = ""):
+    def __init__(self, paths: Sequence[Path], may_show_exact: MayShow, *, internal: bool = False, last: str = ""):
         self._runs = [RunFolder(path) for path in paths]
         self._names = names_of(paths)
         runs = list(enumerate(self._runs))
@@ -283,7 +284,7 @@ class Follower:
         if internal:
             self._files += [_File(number, "diagnostics", run.diagnostics.path) for number, run in runs]
         self._internal = internal
-        self._held_out = [_HeldOut(run) for run in self._runs]
+        self._held_out = [_HeldOut(run, may_show_exact) for run in self._runs]
         self._server = _digest(json.dumps([[str(path.resolve()) for path in paths], internal]).encode())
         self._sent_runs: list[RunInfo] | None = None
         self._live = False

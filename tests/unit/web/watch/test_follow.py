@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed
@@ -33,7 +34,7 @@ class Reader:
         self.connect()
 
     def connect(self) -> None:
-        self.follower = Follower(self.paths, last=self.last, **self.options)
+        self.follower = Follower(self.paths, may_show_exact, last=self.last, **self.options)
 
     def poll(self) -> list[Message]:
         messages = self.follower.poll()
@@ -210,19 +211,19 @@ def test_diagnostics_are_not_opened_unless_internal(run, monkeypatch):
     opened: list[str] = []
     read = Path.read_bytes
     monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or read(path))
-    told = b"".join(message.encode() for message in Follower([run]).poll())
+    told = b"".join(message.encode() for message in Follower([run], may_show_exact).poll())
     assert "record.jsonl" in opened
     assert "diagnostics.jsonl" not in opened
     assert b"norm" not in told
     assert b"seconds" not in told
-    told = Follower([run], internal=True).poll()[-1].data
+    told = Follower([run], may_show_exact, internal=True).poll()[-1].data
     assert told["lines"] == [{key: exact[key] for key in ("round", "users", "seconds", "norm_quantiles")}]
 
 
 def test_of_a_record_only_what_is_shown_is_told(run):
     """A key that a later version puts into the record, or a person, does not reach the page by itself."""
     play(run, 4, cohort=17, evaluation={"top1": 0.2, "bits_per_byte": 2.5, "secret": 3})
-    line = Follower([run]).poll()[-1].data["lines"][-1]
+    line = Follower([run], may_show_exact).poll()[-1].data["lines"][-1]
     assert line == {"round": 4, "epsilon": 2.0, "delta": 1e-6, "evaluation": {"top1": 0.2, "bits_per_byte": 2.5}}
 
 
@@ -244,7 +245,7 @@ def test_exact_figures_of_those_who_paid_for_private_ones_are_sent_to_the_owner_
         assert [line["round"] for line in message.data["lines"]] == [1, 2, 3, 4, 5]
         assert not any("evaluation" in line for line in message.data["lines"])
         assert (one.runs[0]["exact"], one.runs[0]["baselines"]) == (False, [])
-    runs, record, *_ = Follower([run], internal=True).poll()
+    runs, record, *_ = Follower([run], may_show_exact, internal=True).poll()
     assert record.data["lines"][-1]["evaluation"] == measured
     assert len(runs.data["runs"][0]["baselines"]) == 2
 
@@ -252,15 +253,15 @@ def test_exact_figures_of_those_who_paid_for_private_ones_are_sent_to_the_owner_
 def test_where_nothing_tells_who_paid_no_exact_figure_is_sent(run):
     play(run, 4, evaluation={"top1": 0.2})
     shutil.rmtree(run / "store")
-    assert "evaluation" not in Follower([run]).poll()[-1].data["lines"][-1]
+    assert "evaluation" not in Follower([run], may_show_exact).poll()[-1].data["lines"][-1]
     (run / "recipe.toml").write_text("[run")
-    assert "evaluation" not in Follower([run]).poll()[-1].data["lines"][-1]
+    assert "evaluation" not in Follower([run], may_show_exact).poll()[-1].data["lines"][-1]
 
 
 def test_damaged_lines_are_left_out(run):
     with open(run / "record.jsonl", "ab") as file:
         file.write(b'nonsense\n[1]\n{"round": "4"}\n\xff\xfe\n{"round": 5, "epsilon": NaN}\n')
-    *_, message = Follower([run]).poll()
+    *_, message = Follower([run], may_show_exact).poll()
     assert [line["round"] for line in message.data["lines"]] == [1, 2, 3, 5]
     assert json.loads(message.encode().split(b"data: ")[1]) == message.data
 
