@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.tokenizer import train_tokenizer
     from sottovoce.commands.train import RunResult, resume, train
     from sottovoce.commands.verify import verify_release
+    from sottovoce.commands.watch import watch_app
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.reddit import Reddit
     from sottovoce.data.stackoverflow import StackOverflow
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from sottovoce.recipe import Recipe
     from sottovoce.web.keyboard.app import keyboard_app
     from sottovoce.web.server import serve
-    from sottovoce.web.watch.app import watch_app
 
     __version__: str
 
@@ -155,7 +155,7 @@ _HOMES = {
     "train_base": "commands.base",
     "train_tokenizer": "commands.tokenizer",
     "verify_release": "commands.verify",
-    "watch_app": "web.watch.app",
+    "watch_app": "commands.watch",
     "write_comparison": "commands.compare",
     "write_pseudonyms": "commands.federate_homes",
     "write_recipe": "commands.init",

@@ -18,11 +18,10 @@ def watch(
     port: Annotated[int, option("Port to listen on; 0 takes a free one.")] = 8019,
 ) -> None:
     """Show runs as they go, on a page for this machine. Reads their files, writes nothing."""
-    from sottovoce.commands.private_evaluation import may_show_exact
+    from sottovoce.commands.watch import watch_app
     from sottovoce.web.server import serve
-    from sottovoce.web.watch.app import watch_app
 
-    app, path = watch_app(runs, may_show_exact, internal=internal, host=host)
+    app, path = watch_app(runs, internal=internal, host=host)
     for run in runs:
         if not run.exists():
             log(f"{run} is not there yet; the page waits for it")

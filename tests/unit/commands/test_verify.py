@@ -44,6 +44,7 @@ from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
     NOT_COVERED,
     REHEARSED,
+    RELEASED,
     STARTED_FROM,
     TRAINED_AT_ONCE,
     Adaptive,
@@ -54,6 +55,7 @@ from sottovoce.reporting.statement import (
     Statement,
     VocabularyFacts,
 )
+from sottovoce.reporting.statement import REGISTRY as LISTED
 from sottovoce.reporting.statement import make_statement as statement_of
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import signature
@@ -869,7 +871,8 @@ def planted(registry: Registry, folder: str = ".") -> Callable[[Path], object]:
 
 
 def test_a_registry_is_the_one_of_the_statement(whole):
-    other, canaries = replace(REGISTRY, holders=(1,)), {"canaries": REGISTRY.summary().to_json()}
+    other = replace(REGISTRY, holders=(1,))
+    canaries = {"canaries": REGISTRY.summary().to_json(), "released": [*RELEASED, LISTED]}
     found = verify_release(whole(canaries, planted(REGISTRY)))
     assert found.verified, found
     assert "is not the registry of the statement" in said(verify_release(whole(canaries, planted(other))), "model")

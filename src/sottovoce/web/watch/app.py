@@ -16,30 +16,19 @@ from sottovoce.web.watch.follow import Follower, MayShow
 
 PORT = 8019
 _STATIC = Path(__file__).parent / "static"
-_EVERY = 0.5  # seconds between two polls of the files
+EVERY = 0.5  # seconds between two polls of the files
 _QUIET = 30  # polls without news before a comment keeps the connection open
 
 
-def watch_app(
+def make_app(
     paths: Sequence[Path],
     may_show_exact: MayShow,
     *,
-    internal: bool = False,
-    host: str = LOOPBACK,
-    every: float = _EVERY,
+    internal: bool,
+    host: str,
+    every: float,
 ) -> Any:
-    """A Starlette application for some runs, and the path of its page.
-
-    An internal page has a random path, which is printed only where the server was started. Other users of the machine
-    can reach its ports, and must not read there what they may not read on disk.
-
-    Args:
-        paths: the runs' folders.
-        may_show_exact: whether others may see exact figures of a run's held-out users.
-        internal: also exact figures, for the owner alone.
-        host: the address that the page will be served on.
-        every: seconds between two looks at the files.
-    """
+    """The application of `commands.watch`, and the path of its page. `may_show_exact`: may others see exact figures?"""
     try:
         from starlette.responses import FileResponse, Response, StreamingResponse
         from starlette.routing import Route

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.errors import SottoError
 from sottovoce.reporting.draw.style import COLOURS
 from sottovoce.runs.record import Lines
 
 pytest.importorskip("starlette", reason="needs the extra [keyboard]")
 
-from sottovoce.web.watch.app import watch_app
+from sottovoce.commands.watch import watch_app
+from sottovoce.web.watch.app import make_app
 
-STATIC = Path(watch_app.__code__.co_filename).parent / "static"
+STATIC = Path(make_app.__code__.co_filename).parent / "static"
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def ask(app: Any, path: str, method: str = "GET", host: str = "127.0.0.1:8019", 
 
 
 def test_the_page_and_its_stream(run):
-    app, path = watch_app([run], may_show_exact)
+    app, path = watch_app([run])
     assert path == "/"
     status, headers, page = ask(app, "/")
     assert (status, "page/watch.js" in page) == (200, True)
@@ -82,25 +82,25 @@ def test_the_page_and_its_stream(run):
 
 
 def test_exact_figures_are_served_to_whom_the_address_was_told(run):
-    public, _ = watch_app([run], may_show_exact)
+    public, _ = watch_app([run])
     assert "diagnostics" not in ask(public, "/events")[2]
     for path in ("/diagnostics.jsonl", "/page/../../diagnostics.jsonl", "/page/..%2f..%2fdiagnostics.jsonl"):
         assert ask(public, path)[0] == 404
-    internal, path = watch_app([run], may_show_exact, internal=True)
+    internal, path = watch_app([run], internal=True)
     assert len(path) > 20
-    assert path != watch_app([run], may_show_exact, internal=True)[1]
+    assert path != watch_app([run], internal=True)[1]
     for guess in ("/", "/events", "/page/watch.js", f"{path[:-2]}/events"):
         assert ask(internal, guess)[0] == 404
     assert ask(internal, path)[0] == 200
 
 
 def test_nothing_can_be_written_and_no_other_name_leads_here(run):
-    app, _ = watch_app([run], may_show_exact)
+    app, _ = watch_app([run])
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert ask(app, "/", method)[0] == 405
         assert ask(app, "/events", method)[0] == 405
     assert ask(app, "/", host="evil.example")[0] == 400
-    assert ask(watch_app([run], may_show_exact, host="10.1.2.3")[0], "/", host="10.1.2.3:8019")[0] == 200
+    assert ask(watch_app([run], host="10.1.2.3")[0], "/", host="10.1.2.3:8019")[0] == 200
 
 
 def test_what_is_refused(run):
@@ -112,9 +112,9 @@ def test_what_is_refused(run):
         ([run], {"internal": True, "host": "example.org"}, "exact figures of private data to a network"),
     ):
         with pytest.raises(SottoError, match=words):
-            watch_app(paths, may_show_exact, **options)
+            watch_app(paths, **options)
     for host in ("127.0.0.1", "::1", "localhost"):
-        watch_app([run], may_show_exact, internal=True, host=host)
+        watch_app([run], internal=True, host=host)
 
 
 def test_the_page_fetches_from_its_server_alone_and_has_the_colours_of_reports():

@@ -1,0 +1,26 @@
+"""A page that shows runs as they go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sottovoce.commands.private_evaluation import may_show_exact
+from sottovoce.web.server import LOOPBACK
+from sottovoce.web.watch.app import EVERY, make_app
+
+
+def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOPBACK, every: float = EVERY) -> Any:
+    """A Starlette application for some runs, and the path of its page.
+
+    An internal page has a random path, which is printed only where the server was started. Other users of the machine
+    can reach its ports, and must not read there what they may not read on disk.
+
+    Args:
+        paths: the runs' folders.
+        internal: also exact figures, for the owner alone.
+        host: the address that the page will be served on.
+        every: seconds between two looks at the files.
+    """
+    return make_app(paths, may_show_exact, internal=internal, host=host, every=every)
