@@ -23,7 +23,7 @@ PUBLIC = "public"  # under "trained_on" of a card
 NO_BASE = "none"  # as model.initial: start from fresh weights
 MOST_LETTERS = 60  # of the name of a base
 PLAIN = f"up to {MOST_LETTERS} letters, digits, spaces and marks such as - _ ( ), in one line"
-_NO_NAME = re.compile(r"[<>`*|\[\]\\]|[.:;!?] ")  # markup, and the end of a sentence
+_NO_NAME = re.compile(r"[<>`*|\[\]\\]|[.:;!?] |[εδ=]|\bplanned\b")  # markup, the end of a sentence, figures of privacy
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,9 @@ def is_base(folder: Path) -> bool:
 
 def read_base(folder: Path) -> Base:
     try:
-        base = Base.from_json(read_sealed(folder / CARD))
+        return Base.from_json(read_sealed(folder / CARD))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SottoError(f"{folder} is not a base ({error}); make one with `sotto base train`") from None
-    check_name(folder, base.name)
-    return base
 
 
 def is_plain(name: object) -> bool:

@@ -459,8 +459,8 @@ def _refuse_same_people(source: RunFolder, store: Store, again: bool) -> None:
             if not again and not _protects(run) and (shared := _shared_ids(run, store)):
                 raise SottoError(
                     f"{count_of(shared, 'user')} of {run.path}, which gives them no guarantee, and of {store.path} "
-                    f"have the same id; start from a model of other people, or, if these are others, prepare one of "
-                    f"the stores with another --split-key"
+                    f"have the same id; start from a model of other people, or, if these are others, give them "
+                    f"other ids"
                 )
             continue
         if run.read_statement()["private"]:

@@ -45,7 +45,7 @@ from sottovoce.reporting.derived import (
 from sottovoce.reporting.statement import DECLARED, OWN_TEXT, Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.card import Card
-from sottovoce.runs.folder import RECIPE, STATEMENT, RunFolder, is_release, kind_of
+from sottovoce.runs.folder import README, RECIPE, STATEMENT, RunFolder, is_release, kind_of
 from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import RELEASE, read_ledger
 
@@ -234,7 +234,7 @@ def _read(
         made["recipe"] = _recipe_check(release, statement, recipe, source, card)
         made |= _by_name(_own_code(statement, recipe))
         notes += tuple(_own_code_that_is_here(statement, recipe))
-        notes += tuple(_try(lambda: list(verify_files.start_notes(release, statement, recipe)))[0] or ())
+        notes += _noted("the start", verify_files.start_notes(release, statement, recipe))
     if statement is not None and charged is not None:
         accounted, failed = _try(lambda: _accounted(charged[1], statement.delta))
         epsilons = tuple(accounted or ())
@@ -248,8 +248,8 @@ def _read(
                 fine = "follow too, and the store's is no smaller"
                 made["other epsilons"] = _judged("other epsilons", _other_faults(found), fine)
     if statement is not None:
-        notes += _try(lambda: tuple(_notes(signed, statement, release)))[0] or ()
-        notes += _try(lambda: tuple(sentences.notes(release, statement)))[0] or ()
+        notes += _noted("what a reader should know of it", _notes(signed, statement, release))
+        notes += _noted(README, sentences.notes(release, statement))
     unread = {STATEMENT: statement, _CARD: card, _LEDGER: charged, RECIPE: recipe}
     lacking = [name for name, value in unread.items() if value is None]
     return statement, list(_with_those_not_made(made, statement, lacking)), epsilons, notes
@@ -359,6 +359,12 @@ def _try(read: Callable[[], T]) -> tuple[T | None, str]:
         return read(), ""
     except _UNREADABLE as error:
         return None, _why(error)
+
+
+def _noted(what: str, found: Iterable[str]) -> tuple[str, ...]:
+    """All notes on something, or that there may be some: a file that hinders them hides none."""
+    notes, failed = _try(lambda: tuple(found))
+    return (f"{what} could not be compared ({failed})",) if notes is None else notes
 
 
 def _why(error: Exception) -> str:

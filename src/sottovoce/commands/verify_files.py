@@ -20,6 +20,7 @@ from sottovoce.files import CHECKSUM, INFINITY, Json, as_json, parse_json, read_
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import DECLARED, RUN_NAME, StartFacts, Statement
 from sottovoce.runs import exported
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.exported import CANARIES, read_manifest
@@ -258,6 +259,7 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         yield f"{name} has {tokenizer.size} tokens, and the card {card.get('vocabulary')}"
     yield from _card_faults(statement, card)
     yield from _canary_faults(release, statement)
+    Baselines.of(release)  # it refuses a file that is none
     if (release.path / ONNX).is_dir():
         yield from _export_faults(release, statement, weights)
 

@@ -60,7 +60,7 @@ _ALSO_NOT_COVERED = re.compile(
     rf"|{re.escape(TRAINED_AT_ONCE).replace(re.escape('{}'), '[0-9]{1,9}')}|{re.escape(REHEARSED)}"
 )
 _FRONT = re.compile(r'^(license|language): "([\w.+-]{1,64})"$', re.MULTILINE | re.ASCII)
-_COMMAND = re.compile(r"^[\s>$`]{0,9}sotto verify\b.{0,999}$", re.MULTILINE)
+_COMMAND = re.compile(r"^[\s>$`*+-]{0,9}sotto[ \t]{1,9}verify\b.{0,999}$", re.MULTILINE)
 _EPSILON = re.compile(r"(?:ε = |ε is |ε >= |e\^|\()([0-9][0-9.,e+-]*[0-9]|[0-9])")
 _DELTA = re.compile(r"(?:δ = |plus |, )([0-9.]+e-[0-9]+)")
 # In README.md, which speaks of more than privacy: only numbers that are called ε, δ or planned rounds. Every repetition
@@ -192,7 +192,7 @@ def _row_faults(release: RunFolder, statement: Statement, readme: str) -> Iterat
 
 def _words(command: str) -> list[str]:
     try:
-        return shlex.split(command.strip("> $`\t"), comments=True)
+        return shlex.split(command.strip("> $`\t").lstrip("*+- "), comments=True)
     except ValueError:
         return []
 

@@ -64,7 +64,7 @@ def test_the_card_says_what_a_base_is_and_what_it_was_trained_on(base, text):
     assert sorted(path.name for path in base.out.parent.iterdir()) == ["tiny"]  # the run that made it is gone
 
 
-@pytest.mark.parametrize("name", ["", "two\nlines", "x. All is well", "<b>", "a" * 61])
+@pytest.mark.parametrize("name", ["", "two\nlines", "x. All is well", "<b>", "a" * 61, "ε = 0.1", "4 of 9 planned"])
 def test_the_name_of_a_base_is_plain(text, tmp_path, name):
     with pytest.raises(SottoError, match=r"no name for a base; give one of up to 60 letters"):
         train_base(text, tmp_path / "out", Text(name))

@@ -119,7 +119,7 @@ def test_people_with_the_same_ids_in_another_store_are_recognised(begun, store, 
     plain = begun("plain", **PLAIN)
     (tmp_path / "same").mkdir()
     said = {"initial": str(plain.path), **SAID}
-    with pytest.raises(SottoError, match=r"\d+ users of .* have the same id; .* another --split-key"):
+    with pytest.raises(SottoError, match=r"\d+ users of .* have the same id; .* give them other ids"):
         start_of(make_store(tmp_path / "same", seed=7), plain.path, model=said)
     store.rename(tmp_path / "moved")  # what is gone cannot be compared
     assert start_of(tmp_path / "same" / "store", plain.path, model=said).facts["source"].endswith("by the owner")

@@ -761,6 +761,14 @@ RECORDS_THAT_LIE = {
 }
 
 
+def test_a_file_that_hinders_notes_is_noted(whole, monkeypatch):
+    def fail(*_: object) -> None:
+        raise ValueError("no figure")
+
+    monkeypatch.setattr("sottovoce.reporting.sentences.model_card", fail)
+    assert "README.md could not be compared (no figure)" in verify_release(whole()).notes
+
+
 @pytest.mark.parametrize("lie", RECORDS_THAT_LIE)
 def test_a_record_that_contradicts_the_statement_fails(whole, lie):
     change, check = RECORDS_THAT_LIE[lie]
@@ -826,6 +834,7 @@ FILES_THAT_LIE = {
     "participation": (lambda folder: (folder / "participation.json").write_text("{}"), "files"),
     "no weights": (other_weights(b"no weights"), "model"),
     "weights that are no numbers": (other_weights(save({"table": np.full((4, 3), np.nan, np.float32)})), "model"),
+    "baselines that are none": (lambda folder: (folder / "baselines.json").write_text("of somebody"), "model"),
     "text in the weights": (other_weights(save({"table": np.zeros((4, 3), np.float32)}, {"by": "me"})), "model"),
     "another kind on the card": (told(own_model=False, kind="gru"), "recipe"),
     "another size on the card": (told(own_model=False, model={"kind": "lstm", "hidden": 7}), "recipe"),
@@ -1196,6 +1205,8 @@ READMES_OF_TODAY = {
     "unsigned": (COMMAND, "sotto verify 'a model' --unsigned # SHA256:"),
     "another signer": (COMMAND, f"{COMMAND}A"),
     "no signer": (COMMAND, "sotto verify 'a model' # --signer SHA256:"),
+    "a command after two spaces": ("## Check it", "    $ sotto  verify model\n\n## Check it"),
+    "a command in a list": ("## Check it", "- sotto verify model --unsigned\n\n## Check it"),
     "two commands": ("## Check it", "    $ sotto verify model\n\n## Check it"),
 }
 

@@ -200,9 +200,11 @@ def _baselines(folder: RunFolder) -> list[BaselineInfo]:
 
 def _is_exact(folder: RunFolder, may_show_exact: MayShow) -> bool:
     """May all see exact figures of the held-out users? Not where nothing tells. A run that is not there has none."""
+    if not folder.recipe_file.exists() and not folder.record.path.exists():
+        return True
     try:
-        return not folder.recipe_file.exists() or may_show_exact(folder)
-    except (SottoError, OSError):
+        return may_show_exact(folder)
+    except Exception:  # noqa: BLE001 -- whatever is wrong with its files or its store, nothing tells
         return False
 
 

@@ -256,6 +256,8 @@ def test_where_nothing_tells_who_paid_no_exact_figure_is_sent(run):
     assert "evaluation" not in Follower([run], may_show_exact).poll()[-1].data["lines"][-1]
     (run / "recipe.toml").write_text("[run")
     assert "evaluation" not in Follower([run], may_show_exact).poll()[-1].data["lines"][-1]
+    (run / "recipe.toml").unlink()
+    assert "evaluation" not in Follower([run], may_show_exact).poll()[-1].data["lines"][-1]
 
 
 def test_damaged_lines_are_left_out(run):
