@@ -492,7 +492,7 @@ def _charges(path: Path) -> tuple[str, Spent]:
     for number, line in enumerate(lines):
         if other := sorted(line.keys() - (_OF_CHARGES if number else _OF_HEADER)):
             raise SottoError(
-                f"line {number + 1} has {verify_files.shown(other[0])!r}, which no ledger of a release has"
+                f"line {number + 1} has '{verify_files.shown(other[0])}', which no ledger of a release has"
             )
     return ledger.runs[0], ledger.spent
 
@@ -523,7 +523,7 @@ def _start_faults(statement: Statement, recipe: Recipe, source: str, card: Json 
     start, named = statement.start, recipe.model.initial not in (None, bases.NO_BASE)
     if start is None:
         if named:
-            yield f"by {source} it began with {verify_files.shown(str(recipe.model.initial))!r}, and no start is stated"
+            yield f"by {source} it began with '{verify_files.shown(str(recipe.model.initial))}', and no start is stated"
         return
     described = source == RECIPE and card is not None and not Card.from_json(card).own_model
     if described and not named:

@@ -208,7 +208,7 @@ def start_notes(release: RunFolder, statement: Statement, recipe: Recipe) -> Ite
         return
     name = start.name.removeprefix("base ") if start.name else initial
     if initial and initial not in (name, WEIGHTS):
-        yield f"{RECIPE} calls the start {shown(initial)!r}, and the statement {shown(name)!r}"
+        yield f"{RECIPE} calls the start '{shown(initial)}', and the statement '{shown(name)}'"
     folder = bases.find(name)
     if folder is None or load_tokenizer(find_tokenizer(release.path)).contexts:  # which have rows that no base has
         return
@@ -297,7 +297,7 @@ def _read_weights(file: Path) -> tuple[int, str | None, list[str]]:
 
 def _card_faults(statement: Statement, card: Json) -> Iterator[str]:
     """What only a card says, as far as the statement knows of it."""
-    yield from (f"card.json has {shown(name)!r}, which no card has" for name in sorted(card.keys() - _OF_CARDS))
+    yield from (f"card.json has '{shown(name)}', which no card has" for name in sorted(card.keys() - _OF_CARDS))
     text, start = card.get("trained_on"), statement.start
     if text not in (None, "people", bases.PUBLIC):
         yield f"card.json has no known word for whose text it was trained on: {text!a:.200}"

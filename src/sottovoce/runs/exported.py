@@ -40,7 +40,7 @@ def plain_file(path: Path) -> Path:
 
 
 def _named(manifest: Json) -> dict[str, str]:
-    """The hash of every file that a manifest names. Exports of version 0.1 have none of the vocabulary."""
+    """The hash of every file that a manifest names. Exports of version 0.1 lack that of the vocabulary: refused."""
     graphs, words = manifest["graphs"], manifest["vocabulary"]
     named: list[tuple[Json, tuple[str, ...]]] = [(words, TOKENIZERS)]
     named += [(graphs[graph], (f"{graph}.onnx",)) for graph in {*GRAPHS, *graphs}]
