@@ -16,7 +16,7 @@ from sottovoce.reporting.statement_text import accuracy_text, epsilon_text, nois
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 
-HOW = "## How it was trained"
+TITLE, HOW = "# A private next-word model", "## How it was trained"
 TAGS = ("differential-privacy", "user-level-privacy", "federated-learning", "next-word-prediction", "sottovoce")
 
 
@@ -41,8 +41,8 @@ class Described:
 
 def model_card(about: Described) -> str:
     promised = promise(about.card, about.statement)
-    sections = ("\n".join(lines) for lines in (_front(about), promised, _how_good(about), _how(about), _use(about)))
-    return "\n\n".join(sections) + "\n"
+    sections = (_front(about), [TITLE], promised, _how_good(about), _how(about), _use(about))
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
 def _front(about: Described) -> Iterator[str]:
@@ -62,8 +62,6 @@ def _front(about: Described) -> Iterator[str]:
 
 def promise(card: Card, statement: Statement) -> Iterator[str]:
     """What the model is, and what is promised. `sotto verify` compares it with the statement."""
-    yield "# A private next-word model"
-    yield ""
     yield (
         f"A next-word model of {card.parameters:,} parameters over {card.vocabulary:,} tokens, trained on the text of "
         f"many people with user-level differential privacy: **ε = {epsilon_text(statement.epsilon)} at "

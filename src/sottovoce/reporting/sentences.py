@@ -6,6 +6,7 @@ and README.md, are compared where this version wrote them.
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 from collections import Counter
@@ -60,7 +61,9 @@ _ALSO_NOT_COVERED = re.compile(
     rf"|{re.escape(TRAINED_AT_ONCE).replace(re.escape('{}'), '[0-9]{1,9}')}|{re.escape(REHEARSED)}"
 )
 _FRONT = re.compile(r'^(license|language): "([\w.+-]{1,64})"$', re.MULTILINE | re.ASCII)
-_COMMAND = re.compile(r"^[\s>$`*+-]{0,9}sotto[ \t]{1,9}verify\b.{0,999}$", re.MULTILINE)
+# A line that begins with the command, after marks of a list, a quotation, a prompt or code.
+_COMMAND = re.compile(r"([\s>$`*+-]{0,9})(sotto[ \t]{1,9}verify\b[^`]{0,999})")
+_CODE, _FENCES = re.compile(r" {4}|\t|.*[$`]"), ("```", "~~~")
 _EPSILON = re.compile(r"(?:ε = |ε is |ε >= |e\^|\()([0-9][0-9.,e+-]*[0-9]|[0-9])")
 _DELTA = re.compile(r"(?:δ = |plus |, )([0-9.]+e-[0-9]+)")
 # In README.md, which speaks of more than privacy: only numbers that are called ε, δ or planned rounds. Every repetition
@@ -102,8 +105,10 @@ def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     if text != prose(statement):
         yield "the prose of privacy.json is not what follows from its facts"
     if (readme := _readme(release)) is not None:
-        if _promised(release, statement) not in readme:
-            yield f"{README} promises other than the statement"
+        if (promised := _promised(release, statement)) not in readme:
+            said = set(readme.splitlines())
+            lost = [f"it lacks the line {line[:80]!r}" for line in promised.splitlines() if line not in said]
+            yield f"{README} promises other than the statement: {(lost or ['its lines are in another order'])[0]}"
         private = statement.private_accuracy
         if private is not None and "\n".join(how_good_privately(private)) not in readme:
             yield f"{README} says other of how good the model is than the private accuracy"
@@ -183,18 +188,34 @@ def _row_faults(release: RunFolder, statement: Statement, readme: str) -> Iterat
     if odd := dict.fromkeys(name for name, line in found if line != wanted[name]):
         yield f"{README} says other of how the model was trained: {', '.join(odd)}"
     signer = _signer(release)
-    for command in _COMMAND.findall(readme):
-        words = _words(command)
-        if len(words) != 5 or words[3] != "--signer" or (signer and words[4] != signer):
-            yield f"{README} has a command that does not compare the signer of this release"
+    for number, words in _commands(readme):
+        if not (signers := _named(words)) or (signer and signers != {signer}):
+            wanted = f"--signer {signer}" if signer else "--signer"
+            yield f"line {number} of {README} checks the release without `{wanted}`, so anyone may have signed it"
             return
+
+
+def _commands(readme: str) -> Iterator[tuple[int, list[str]]]:
+    """Lines with a command that checks a release, and their words: prose has no option, and is no code."""
+    fenced = False
+    for number, line in enumerate(readme.splitlines(), 1):
+        fenced ^= line.lstrip(" >").startswith(_FENCES)
+        if found := _COMMAND.match(line):
+            words = _words(found[2])
+            if len(words) > 2 and (fenced or _CODE.match(found[1]) or any(word.startswith("--") for word in words)):
+                yield number, words
 
 
 def _words(command: str) -> list[str]:
     try:
-        return shlex.split(command.strip("> $`\t").lstrip("*+- "), comments=True)
-    except ValueError:
-        return []
+        return shlex.split(command, comments=True)
+    except ValueError:  # an apostrophe
+        return command.split()
+
+
+def _named(words: list[str]) -> set[str]:
+    """The signers that a command compares with that of a release."""
+    return set(re.findall(r"--signer[ =](\S+)", " ".join(words)))
 
 
 def _signer(release: RunFolder) -> str | None:
@@ -218,18 +239,18 @@ def _written(release: RunFolder, statement: Statement, readme: str) -> str:
 def _described(release: RunFolder, statement: Statement, readme: str) -> Described:
     """What README.md tells, but for accuracy. Licence, language and the name of the folder are the owner's choice."""
     front = dict(_FRONT.findall(readme))
-    command = next((_words(line) for line in _COMMAND.findall(readme)), [])
+    command = next((words for _, words in _commands(readme)), [])
     card, initial = Card.from_json(release.read_card()), None
     with suppress(SottoError):  # a recipe that is none is a failed check of its own
         initial = None if statement.start is None else Recipe.of(release).model.initial
     base = None if initial in (None, bases.NO_BASE) else bases.find(initial)
     return Described(
-        name=command[2] if len(command) > 2 else "",
+        name=next((word for word in command[2:] if not word.startswith("-")), ""),
         card=card,
         statement=statement,
         model=card.model or {},
         license=front.get("license", "other"),
-        signer=_signer(release) or (command[4] if len(command) == 5 else ""),
+        signer=_signer(release) or next(iter(_named(command)), ""),
         language=front.get("language"),
         base_model=None if initial in (None, bases.NO_BASE) else Path(initial).name,
         base=None if base is None else bases.read_base(base),
@@ -245,20 +266,27 @@ def _readme_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     facts = "\n".join([_promised(release, statement), *(how_good_privately(private) if private else ())])
     for name, pattern in _README.items():
         said, known = _numbers(pattern, readme), _numbers(pattern, facts)
-        if odd := sorted(said - known):
-            yield f"{README} speaks of {name} {', '.join(map(str, odd))}, which is no figure of its facts"
+        # A larger number promises less, if it speaks of privacy at all: "a delta of 0.3", "plus 3 words".
+        most = max(known, default=math.inf)
+        if odd := [number for number in said if number < most and number not in known]:
+            line = readme.count("\n", 0, said[odd[0]]) + 1
+            which = f"line {line} of {README} speaks of {name} {odd[0]:g}"
+            yield f"{which}, which is no figure of its facts, and promises more than its largest, {most:g}"
         headline = epsilon_text(statement.epsilon) if name == "ε" else plain(statement.delta)
-        if not _numbers(pattern, f"{name} = {headline}") <= said:
+        if not _numbers(pattern, f"{name} = {headline}").keys() <= said.keys():
             yield f"{README} does not say {name} = {headline}"
     rounds = (statement.rounds_done, statement.rounds_planned)
-    told = {tuple(int(number.replace(",", "")) for number in pair) for pair in _ROUNDS.findall(readme)}
-    if odd := sorted(told - {rounds}):
-        shown = ", ".join(f"{done} of {planned}" for done, planned in odd)
-        yield f"{README} speaks of {shown} planned rounds, and the statement of {rounds[0]} of {rounds[1]}"
+    for found in _ROUNDS.finditer(readme):
+        if tuple(int(number.replace(",", "")) for number in found.groups()) != rounds:
+            line = readme.count("\n", 0, found.start()) + 1
+            which = f"line {line} of {README} speaks of {found[0]} rounds"
+            yield f"{which}, and the statement of {rounds[0]} of {rounds[1]}"
+            return
 
 
-def _numbers(pattern: re.Pattern[str], text: str) -> set[float]:
-    return {float(found.replace(",", "")) for found in pattern.findall(text)}
+def _numbers(pattern: re.Pattern[str], text: str) -> dict[float, int]:
+    """Numbers that a pattern finds in a text, and where each is last."""
+    return {float(found[1].replace(",", "")): found.start(1) for found in pattern.finditer(text)}
 
 
 def _not_covered(statement: Statement) -> Iterator[str]:

@@ -1213,6 +1213,11 @@ READMES_OF_TODAY = {
     "a command after two spaces": ("## Check it", "    $ sotto  verify model\n\n## Check it"),
     "a command in a list": ("## Check it", "- sotto verify model --unsigned\n\n## Check it"),
     "two commands": ("## Check it", "    $ sotto verify model\n\n## Check it"),
+    "a command in a line of code": ("## Check it", "`sotto verify model` checks it.\n\n## Check it"),
+    "a command after a fence": ("## Check it", "~~~\nsotto verify model && echo fine\n~~~\n\n## Check it"),
+    "two signers": (COMMAND, f"sotto verify 'a model' --signer SHA256:A --signer={COMMAND[-7:]}"),
+    "a smaller δ": ("## Check it", "It holds plus 1e-9.\n\n## Check it"),
+    "rounds": ("## Check it", "After 2 of 60 planned it was fine.\n\n## Check it"),
 }
 
 
@@ -1220,6 +1225,36 @@ READMES_OF_TODAY = {
 def test_rows_and_command_of_a_readme_are_compared(whole, lie):
     found = verify_release(whole(after=rewrite("README.md", *READMES_OF_TODAY[lie])))
     assert {name for name, result in results(found).items() if result == FAILED} == {"sentences"}
+
+
+HARMLESS = {
+    "a number of words": ("## Check it", "It knows 4 tokens plus 3 words.\n\n## Check it"),
+    "a delta that is none": ("## Check it", "A delta of 0.3 in accuracy.\n\n## Check it"),
+    "a larger ε": ("## Check it", "Other models have ε = 80.\n\n## Check it"),
+    "another title": ("# A private next-word model", "# Our keyboard"),
+    "prose": ("## Check it", "sotto verify doesn't need jax.\n`sotto verify` computes it.\n\n## Check it"),
+    "another order of options": (COMMAND, "sotto verify --json 'a model' --signer SHA256:"),
+    "an option with its value": (COMMAND, "sotto verify 'a model' --signer=SHA256:"),
+}
+
+
+@pytest.mark.parametrize("words", HARMLESS)
+def test_harmless_words_of_its_owner_in_a_readme_pass(whole, words):
+    found = verify_release(whole(after=rewrite("README.md", *HARMLESS[words])))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+    assert any("text of its own" in note for note in found.notes)
+
+
+def test_a_fault_of_a_readme_names_its_line_and_why(whole):
+    own = rewrite("README.md", "## Check it", "It holds plus 1e-9.\n\n## Check it")
+    folder = whole(after=own)
+    number = (folder / "README.md").read_text().splitlines().index("It holds plus 1e-9.") + 1
+    fault = said(verify_release(folder), "sentences")
+    assert fault == f"line {number} of README.md speaks of δ 1e-09, which is no figure of its facts, and promises " + (
+        "more than its largest, 1e-06"
+    )
+    fault = said(verify_release(whole(after=rewrite("README.md", "Not covered:", "Covered:"))), "sentences")
+    assert fault == "README.md promises other than the statement: it lacks the line 'Not covered:'"
 
 
 def test_text_of_its_own_in_a_readme_is_noted(whole):
