@@ -78,6 +78,10 @@ class Facts:
     def _is_left_out(self, field: Field[Any], value: Any) -> bool:
         return self._sparse and value == field.default and (value is None or value is False or value == ())
 
+    def by_key(self) -> dict[str, Any]:
+        """All fields, under the names that they have in files."""
+        return {_key(each): getattr(self, each.name) for each in fields(self)}
+
     @classmethod
     def from_json(cls, values: Json) -> Self:
         """Of a JSON object, what there are fields for: a file of another version may hold more, or less."""

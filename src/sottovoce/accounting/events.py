@@ -265,7 +265,9 @@ class BestOfRuns(Event):
         selection.check(self.expected_runs, self.distribution)
         if not self.run:
             raise SottoError("the best of runs that cost nothing has no event; give the charges of one run")
-        for event, _ in self.run:
+        for event, count in self.run:
+            if count < 1:
+                raise SottoError(f"one of the runs is charged {count} times for {event.kind}; give a number above 0")
             if "rdp" not in event.accountants or isinstance(event, BestOfRuns) or event.giveaway:
                 kind = event.kind.replace("-", " ")
                 raise SottoError(f"choosing among runs has no accounting for {kind}; leave it out of the choice")

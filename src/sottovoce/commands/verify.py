@@ -494,6 +494,8 @@ def _charges(path: Path) -> tuple[str, Spent]:
             raise SottoError(
                 f"line {number + 1} has '{verify_files.shown(other[0])}', which no ledger of a release has"
             )
+        if number and line["count"] == 0:
+            raise SottoError(f"line {number + 1} charges nothing")
     return ledger.runs[0], ledger.spent
 
 

@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 from safetensors.numpy import load_file
 
 from sottovoce import bases
+from sottovoce.audit.registry import Registry
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import CHECKSUM, INFINITY, Json, as_json, parse_json, read_sealed, sha256_of
@@ -34,18 +36,24 @@ _SHOWN = (REPORT, _RECORD, "baselines.json", CANARIES)
 KNOWN = frozenset({WEIGHTS, *FILES, *_READ, *_SHOWN, MANIFEST, SIGNATURE, SIGNER})
 # What a line of the record has, and what an evaluation in it has, of this version or an earlier one.
 _LINE = frozenset({"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation", "beside"})
-_MEASURED = frozenset({
-    "users", "targets", "top1", "top3", "top5", "top1_words", "perplexity", "perplexity_in_vocabulary", "oov_rate",
-    "bits_per_byte", "bytes", "words",
-})  # fmt: skip
+_COUNTS, _SHARES = ("users", "targets", "bytes", "words"), ("top1", "top3", "top5", "top1_words", "oov_rate")
+# Figures of an evaluation, the least that each may be, and the most. A mean of rounded numbers may be a bit below 1.
+_MEASURED = {
+    **dict.fromkeys(_COUNTS, (0, math.inf)), **dict.fromkeys(_SHARES, (0, 1)), "bits_per_byte": (0, math.inf),
+    **dict.fromkeys(("perplexity", "perplexity_in_vocabulary"), (0.999, math.inf)),
+}  # fmt: skip
 # The form of a statement from which on a record has whole lines, as they are written, and no others; and a vocabulary
 # its source in the words of today.
 _AS_WRITTEN = 3
 _EXPORTED = frozenset(f"{ONNX}/{name}" for name in exported.FILES)
 _LARGEST = 10**7  # bytes of a file that is read as a whole
 _LARGEST_RECORD, _LARGEST_TOKENIZER = 10**8, 10**9
-_AT_ONCE = 2**22  # numbers of the weights that are in memory
-_FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64"}  # as safetensors and numpy name them
+_AT_ONCE = 2**22  # numbers of the weights that are in memory, of eight bytes
+# Kinds of numbers, as safetensors and numpy name them. numpy has no bfloat16.
+_FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16"}
+_WHOLE = {"BOOL": "bool"} | {
+    f"{kind[0].upper()}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
+}
 _OF_CARDS = frozenset({*(each.name for each in fields(Card)), "privacy", CHECKSUM})
 _OF_EXPORTS = ("private", "epsilon", "delta", "unit")  # of the statement, in the manifest of an export
 _SAME_PROSE = 3  # the form of a statement from which on an export has its prose too
@@ -149,21 +157,31 @@ def _line_faults(lines: Sequence[Json], statement: Statement) -> Iterator[str]:
             return
         measured = [line[name] for name in ("evaluation", "beside") if name in line]
         if not all(isinstance(one, dict) and _are_figures(one) for one in measured):
-            yield f"round {number} of {_RECORD} has an evaluation with more than its figures"
+            yield f"round {number} of {_RECORD} has an evaluation with more than its figures, or one that cannot be"
             return
         if line.get("delta", statement.delta) != statement.delta:
             yield f"round {number} of {_RECORD} has δ = {shown(str(line['delta']))}, and the statement another"
             return
         epsilon = line.get("epsilon", spent)
-        if not isinstance(epsilon, int | float) or not epsilon >= spent * (1 - _FALLS):
+        if not _is_number(epsilon) or not epsilon >= spent * (1 - _FALLS):
             yield f"ε of {_RECORD} falls in round {number}, or is no number"
             return
         before, spent = number, epsilon
 
 
 def _are_figures(evaluation: Json) -> bool:
-    known = evaluation.keys() <= _MEASURED
-    return known and all(value in (None, INFINITY) or isinstance(value, int | float) for value in evaluation.values())
+    return evaluation.keys() <= _MEASURED.keys() and all(_is_figure(*figure) for figure in evaluation.items())
+
+
+def _is_figure(name: str, value: object) -> bool:
+    least, most = _MEASURED[name]
+    if value is None or name in _COUNTS:
+        return value is None or (type(value) is int and value >= least)
+    return (value == INFINITY and most == math.inf) or (_is_number(value) and least <= value <= most)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # What a statement says of a start, after its hash. Earlier versions wrote "of public text by its card".
@@ -243,7 +261,7 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         yield "; ".join(f"{file} is missing" for file in lost)
         return
     try:
-        numbers, weights, odd = _read_weights(release.path / WEIGHTS)
+        numbers, weights, odd = _read_weights(release.path / WEIGHTS, own=Card.from_json(card).own_model)
     except Exception as error:  # noqa: BLE001 -- anything that a reader of arrays raises on hostile bytes
         yield f"{WEIGHTS} is no file of weights ({error})"
         return
@@ -259,40 +277,55 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         yield f"{name} has {tokenizer.size} tokens, and the card {card.get('vocabulary')}"
     yield from _card_faults(statement, card)
     yield from _canary_faults(release, statement)
-    Baselines.of(release)  # it refuses a file that is none
+    found = Baselines.of(release)  # it refuses a file that is none
+    for name, score in (found.scores if found else {}).items():
+        if not _are_figures(score.to_json()):
+            yield f"{release.baselines_file.name} has a figure of '{shown(name)}' that cannot be"
     if (release.path / ONNX).is_dir():
         yield from _export_faults(release, statement, weights)
 
 
-def _read_weights(file: Path) -> tuple[int, str | None, list[str]]:
+def _read_weights(file: Path, *, own: bool = False) -> tuple[int, str | None, list[str]]:
     """How many numbers weights have, their hash (as of `checkpoint.digest`), and what no model has.
 
-    The hash is None where there are numbers that numpy does not have. A model may be larger than the memory of a
-    reviewer's machine: some numbers are read at a time.
+    A model of the owner's `own` may have whole numbers too. The hash is None where there are numbers of a kind that is
+    not known. A model may be larger than the memory of a reviewer's machine: some numbers are read at a time.
     """
     from safetensors import safe_open
 
     numbers, odd, readable, digest = 0, [], True, hashlib.sha256()
-    with safe_open(file, framework="numpy") as arrays:
+    with safe_open(file, framework="numpy") as arrays:  # it refuses a file whose parts do not fit together
         if arrays.metadata():
             odd.append("it has text beside its numbers")
-        for name in sorted(arrays.keys()):
-            array = arrays.get_slice(name)
-            shape = array.get_shape()
+        names = sorted(arrays.keys())
+    with file.open("rb") as contents:
+        size = int.from_bytes(contents.read(8), "little")
+        header = json.loads(contents.read(size))
+        for name in names:
+            kind, shape = header[name]["dtype"], header[name]["shape"]
             numbers += math.prod(shape)
-            kind = _FLOATS.get(array.get_dtype())
-            if kind is None:
-                readable = False
+            known = _FLOATS.get(kind) or _WHOLE.get(kind)
+            if known is None or (kind in _WHOLE and not own):
+                odd.append(f"{shown(name)} has numbers that no model has ({kind})")
+                readable = readable and known is not None
+            if known is None:
                 continue
-            digest.update(f"{name} {kind} {tuple(shape)}".encode())
-            rows, finite = max(1, _AT_ONCE // max(1, math.prod(shape[1:]))), True
-            for start in range(0, shape[0], rows) if shape else (0,):
-                part = array[start : min(start + rows, shape[0])] if shape else arrays.get_tensor(name)
-                digest.update(np.ascontiguousarray(part).tobytes())
-                finite = finite and bool(np.isfinite(part).all())
+            digest.update(f"{name} {known} {tuple(shape)}".encode())
+            start, end = (8 + size + offset for offset in header[name]["data_offsets"])
+            contents.seek(start)
+            finite = True
+            while part := contents.read(min(_AT_ONCE * 8, end - contents.tell())):
+                digest.update(part)
+                finite = finite and (kind in _WHOLE or _are_finite(part, known))
             if not finite:
                 odd.append(f"{shown(name)} has numbers that are not finite")
     return numbers, digest.hexdigest() if readable else None, odd
+
+
+def _are_finite(part: bytes, kind: str) -> bool:
+    if kind == "bfloat16":  # the first half of a float32
+        return bool(np.isfinite((np.frombuffer(part, "<u2").astype("<u4") << 16).view("<f4")).all())
+    return bool(np.isfinite(np.frombuffer(part, np.dtype(kind).newbyteorder("<"))).all())
 
 
 def _card_faults(statement: Statement, card: Json) -> Iterator[str]:
@@ -328,11 +361,12 @@ def _canary_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     if statement.canaries is None:
         yield f"{CANARIES} lists canaries, and the statement has none"
         return
-    facts = parse_json(release.registry_file.read_bytes())
-    listed = {name: value for name, value in facts.items() if name not in ("registry", "about")}
-    digest = hashlib.sha256(json.dumps(listed, sort_keys=True).encode()).hexdigest()[:16]
-    if digest != statement.canaries.registry:
+    written = parse_json(release.registry_file.read_bytes())
+    registry = Registry.from_json(written)
+    if registry.summary() != statement.canaries:
         yield f"{CANARIES} is not the registry of the statement"
+    if not registry.is_in(written):
+        yield f"{CANARIES} has more than a registry, or other words"
 
 
 def _export_faults(release: RunFolder, statement: Statement, weights: str | None) -> Iterator[str]:

@@ -15,12 +15,13 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from sottovoce import bases
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
 from sottovoce.errors import SottoError, count_of
-from sottovoce.files import CHECKSUM, Json
+from sottovoce.files import CHECKSUM, Facts, Json
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import not_covered_of
@@ -58,7 +59,7 @@ _ACCOUNTANT = re.compile(
 _ALSO_NOT_COVERED = re.compile(
     r"what up to [0-9]{1,9} people own together: it is in the text of each of them"
     r"|a person with several records: every record counts as one user"
-    rf"|{re.escape(TRAINED_AT_ONCE).replace(re.escape('{}'), '[0-9]{1,9}')}|{re.escape(REHEARSED)}"
+    rf"|{re.escape(TRAINED_AT_ONCE).replace(re.escape('{}'), '[0-9]{1,9}')}"
 )
 _FRONT = re.compile(r'^(license|language): "([\w.+-]{1,64})"$', re.MULTILINE | re.ASCII)
 # A line that begins with the command, after marks of a list, a quotation, a prompt or code.
@@ -92,7 +93,7 @@ def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     """Sentences that do not follow from the facts."""
     written = {name: value for name, value in release.read_statement().items() if name != CHECKSUM}
     text = written.pop("prose", "")
-    yield from _fact_faults(written, statement)
+    yield from _fact_faults(written, statement, _recipe(release))
     if not are_compared(statement):
         wanted = _figures(prose(statement))
         if odd := sorted(_figures(str(text)) - wanted):
@@ -130,11 +131,11 @@ def notes(release: RunFolder, statement: Statement) -> Iterator[str]:
             yield f"{README} lacks {count_of(lacks, 'line')} that a release has"
 
 
-def _fact_faults(written: Json, statement: Statement) -> Iterator[str]:
+def _fact_faults(written: Json, statement: Statement, recipe: Recipe | None) -> Iterator[str]:
     """Keys and words of facts that a statement of this form has not."""
     facts, form, known = statement.to_json(), statement.statement, has_known_words(statement)
     different = (name for name in {*written, *facts} if written.get(name) != facts.get(name))
-    if other := sorted(different if known else _unknown(written, facts)):
+    if other := sorted(different if known else _unknown(written, statement)):
         yield f"privacy.json has facts that a statement has not: {', '.join(map(ascii, other))}"
     if not _ACCOUNTANT.fullmatch(statement.accountant):
         yield "its accountant is none that there is"
@@ -150,26 +151,39 @@ def _fact_faults(written: Json, statement: Statement) -> Iterator[str]:
         if statement.released != (RELEASED if statement.canaries is None else (*RELEASED, REGISTRY)):
             yield "what it says is released is not what a run releases"
     if known:
-        yield from _not_covered_faults(statement)
+        yield from _not_covered_faults(statement, recipe)
 
 
-def _unknown(written: Json, facts: Json, section: str = "") -> Iterator[str]:
-    """Keys that no form has. Those of before wrote defaults that are left out today, and charges in other keys."""
-    for name, value in written.items():
-        if name not in facts:
-            if value is not None and value is not False and value != []:
+def _unknown(written: Any, facts: Any, section: str = "") -> Iterator[str]:
+    """Keys that no form has. The first wrote defaults that are left out today. Events are read by their own fields."""
+    if isinstance(facts, Facts) and isinstance(written, dict):
+        known = facts.by_key()
+        for name, value in written.items():
+            if name not in known:
                 yield section + name
-        elif isinstance(value, dict) and isinstance(facts[name], dict):
-            yield from _unknown(value, facts[name], f"{section}{name}.")
+            elif name == "charged":
+                yield from (f"{section}{name}.{key}" for one in value for key in one.keys() - {"event", "count"})
+            else:
+                yield from _unknown(value, known[name], f"{section}{name}.")
+    elif isinstance(facts, tuple) and isinstance(written, list):
+        for value, fact in zip(written, facts, strict=True):
+            yield from _unknown(value, fact, section)
 
 
-def _not_covered_faults(statement: Statement) -> Iterator[str]:
-    wanted = list(_not_covered(statement))
+def _not_covered_faults(statement: Statement, recipe: Recipe | None) -> Iterator[str]:
+    wanted = list(_not_covered(statement, recipe))
     if missing := [text for text in wanted if text not in statement.not_covered]:
         yield f"it does not say what is not covered: {'; '.join(missing)}"
     more = list((Counter(statement.not_covered) - Counter(wanted)).elements())
     if len(set(more)) < len(more) or not all(_ALSO_NOT_COVERED.fullmatch(text) for text in more):
         yield "what it says is not covered is not what follows from its facts"
+
+
+def _recipe(release: RunFolder) -> Recipe | None:
+    """The recipe of a release. One that is none is a failed check of its own."""
+    with suppress(SottoError):
+        return Recipe.of(release) if release.recipe_file.is_file() else None
+    return None
 
 
 def _readme(release: RunFolder) -> str | None:
@@ -240,9 +254,8 @@ def _described(release: RunFolder, statement: Statement, readme: str) -> Describ
     """What README.md tells, but for accuracy. Licence, language and the name of the folder are the owner's choice."""
     front = dict(_FRONT.findall(readme))
     command = next((words for _, words in _commands(readme)), [])
-    card, initial = Card.from_json(release.read_card()), None
-    with suppress(SottoError):  # a recipe that is none is a failed check of its own
-        initial = None if statement.start is None else Recipe.of(release).model.initial
+    card, recipe = Card.from_json(release.read_card()), _recipe(release)
+    initial = None if statement.start is None or recipe is None else recipe.model.initial
     base = None if initial in (None, bases.NO_BASE) else bases.find(initial)
     return Described(
         name=next((word for word in command[2:] if not word.startswith("-")), ""),
@@ -289,8 +302,8 @@ def _numbers(pattern: re.Pattern[str], text: str) -> dict[float, int]:
     return {float(found[1].replace(",", "")): found.start(1) for found in pattern.finditer(text)}
 
 
-def _not_covered(statement: Statement) -> Iterator[str]:
-    """What every statement with these facts lists."""
+def _not_covered(statement: Statement, recipe: Recipe | None = None) -> Iterator[str]:
+    """What every statement with these facts and this recipe lists."""
     private = statement.private_accuracy is not None and not statement.exact_before
     yield from (text for text in NOT_COVERED if not (private and text == EXACT_ACCURACY))
     if statement.sampling_generator == "Philox":
@@ -300,6 +313,10 @@ def _not_covered(statement: Statement) -> Iterator[str]:
     yield from SAMPLERS[statement.sampling].not_covered
     if statement.federation is not None:
         yield from not_covered_of(statement.federation)
+    if recipe is not None and recipe.run.block > 1 and not statement.across_devices:
+        yield TRAINED_AT_ONCE.format(recipe.run.block)
+    if recipe is not None and recipe.local.objective == "rehearsal":
+        yield REHEARSED
 
 
 def _figures(text: str) -> set[str]:

@@ -755,6 +755,13 @@ RECORDS_THAT_LIE = {
     "a round before the first": (of_round(round=-1), "statement"),
     "a key of its own": (of_round(text="of somebody"), "statement"),
     "text in an evaluation": (of_round(evaluation={"top1": 0.1, "text": "of somebody"}), "statement"),
+    "a share above 1": (of_round(evaluation={"top1": 99}), "statement"),
+    "a share below 0": (of_round(evaluation={"top3": -0.1}), "statement"),
+    "a share that is infinite": (of_round(evaluation={"oov_rate": INFINITY}), "statement"),
+    "a figure that is no number": (of_round(evaluation={"bits_per_byte": True}), "statement"),
+    "a part of a person": (of_round(evaluation={"users": 1.5}), "statement"),
+    "a perplexity of nothing": (of_round(beside={"perplexity": 0.5}), "statement"),
+    "an ε that is true": (recorded({"round": 1, "epsilon": True}), "statement"),
     "text for a figure": (of_round(evaluation={"top1": "of somebody"}), "statement"),
     "text after the lines": (recorded(LINE, after="of somebody"), "statement"),
     "a key twice": (recorded(after='{"round": 1, "delta": "of somebody", "delta": 1e-06}\n'), "statement"),
@@ -783,7 +790,7 @@ def test_a_record_as_a_run_writes_it_passes(whole):
     assert found.verified, [check for check in found.checks if check.result == FAILED]
 
 
-def other_weights(contents: bytes) -> Callable[[Path], object]:
+def other_weights(contents: bytes, **facts: Any) -> Callable[[Path], object]:
     """Whatever is in the file, card and statement have its hash."""
 
     def change(folder: Path) -> None:
@@ -792,9 +799,26 @@ def other_weights(contents: bytes) -> Callable[[Path], object]:
         written["files"]["weights.safetensors"] = sha256_of(folder / "weights.safetensors")
         written = sealed(written)
         (folder / "privacy.json").write_bytes(pretty(written))
-        (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+        (folder / "card.json").write_bytes(pretty(sealed({**CARD, **facts, "privacy": written})))
 
     return change
+
+
+def baseline(**figures: float) -> Callable[[Path], object]:
+    score = {"users": 10, "top1": 0.1, "top3": 0.2, "top5": 0.3, "perplexity": 9.0} | figures
+    found = sealed({"start": "nothing", "token": "a", "constant": score})
+    return lambda folder: (folder / "baselines.json").write_bytes(pretty(found))
+
+
+def charged_nothing(folder: Path) -> None:
+    """One more line in the ledger, and in the statement, of no round."""
+    written = json.loads((folder / "privacy.json").read_text())
+    nothing = {**charges(noise_multiplier=0.9)[0], "count": 0}
+    written = sealed({**written, "charged": [*written["charged"], nothing]})
+    (folder / "privacy.json").write_bytes(pretty(written))
+    (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
+    header = {"ledger": "release", "run": written["run"], "charges": 2}
+    (folder / "ledger.jsonl").write_bytes(chained([header, *written["charged"]]))
 
 
 def told(**facts: Any) -> Callable[[Path], object]:
@@ -835,6 +859,11 @@ FILES_THAT_LIE = {
     "no weights": (other_weights(b"no weights"), "model"),
     "weights that are no numbers": (other_weights(save({"table": np.full((4, 3), np.nan, np.float32)})), "model"),
     "baselines that are none": (lambda folder: (folder / "baselines.json").write_text("of somebody"), "model"),
+    "whole numbers in the weights": (
+        other_weights(save({"table": np.zeros((4, 3), np.int8)}), own_model=False),
+        "model",
+    ),
+    "a baseline that cannot be": (baseline(top1=99.0), "model"),
     "text in the weights": (other_weights(save({"table": np.zeros((4, 3), np.float32)}, {"by": "me"})), "model"),
     "another kind on the card": (told(own_model=False, kind="gru"), "recipe"),
     "another size on the card": (told(own_model=False, model={"kind": "lstm", "hidden": 7}), "recipe"),
@@ -844,6 +873,7 @@ FILES_THAT_LIE = {
     "no known text on the card": (told(trained_on="public text and a few friends"), "model"),
     "own words in the ledger": (noted(0), "ledger"),
     "own words in a charge": (noted(1), "ledger"),
+    "a charge of nothing": (charged_nothing, "ledger"),
     "canaries": (lambda folder: (folder / "canaries.json").write_text('{"users": []}'), "model"),
     "a card of another model": (reseal("card.json", '"parameters": 12', '"parameters": 13'), "model"),
     "a fact twice": (reseal("privacy.json", '"epsilon":', '"epsilon": 0.5,\n  "epsilon":'), "statement"),
@@ -885,6 +915,11 @@ def test_a_registry_is_the_one_of_the_statement(whole):
     found = verify_release(whole(canaries, planted(REGISTRY)))
     assert found.verified, found
     assert "is not the registry of the statement" in said(verify_release(whole(canaries, planted(other))), "model")
+    before = rewrite("canaries.json", "were added to", "were planted on top of")
+    assert verify_release(whole(canaries, both(planted(REGISTRY), before))).verified
+    for word, lie in (("made-up users", "somebody's text"), ('"registry": 1', '"registry": "certified"')):
+        found = verify_release(whole(canaries, both(planted(REGISTRY), rewrite("canaries.json", word, lie))))
+        assert said(found, "model") == "canaries.json has more than a registry, or other words"
     both_of = both(planted(REGISTRY), exported(), planted(REGISTRY, "onnx"))
     assert verify_release(whole(canaries, both_of)).verified
     both_of = both(planted(REGISTRY), exported(), planted(other, "onnx"))
@@ -1166,6 +1201,9 @@ FACTS_OF_ANY_VERSION = {
     "a fact of a section": {"mechanism.certified": "by nobody"},
     "an accountant that there is not": {"accountant": "PLD, certified"},
     "other software": {"software.certified": "1.0"},
+    "a default of no field": {"gives_anybody_away": False},
+    "a fact of a list": {"audits": [{"audit": "rounds", "result": "passed", "certified": "by nobody"}]},
+    "a fact of a charge": {"charged": [{**charges()[0], "certified": "by nobody"}]},
 }
 FACTS_SINCE_FORM_2 = {
     "whom it protects": {"protects": "everybody, those held out too"},
@@ -1196,10 +1234,34 @@ def test_another_version_adds_nothing_to_what_is_not_covered(whole):
 def test_what_a_statement_lists_because_of_its_store_or_run_is_known(whole):
     users = [np.asarray([3, 3], np.int32)]
     store = replace(Store.from_users(users, WORDS), owners_per_record=3, every_record_is_a_user=True)
-    also = [*store.not_covered, TRAINED_AT_ONCE.format(1024), REHEARSED]
-    assert len(also) == 4
+    also = [*store.not_covered, TRAINED_AT_ONCE.format(1024)]
+    assert len(also) == 3
     found = verify_release(whole({"not_covered": [*NOT_COVERED, *also]}))
     assert found.verified, [check for check in found.checks if check.result == FAILED]
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        (('objective = "plain"', 'objective = "rehearsal"'), REHEARSED),
+        (("\nblock = 0", "\nblock = 8"), TRAINED_AT_ONCE.format(8)),
+    ],
+)
+def test_what_a_recipe_leaves_uncovered_is_listed(whole, setting, text):
+    listed, chosen = {"not_covered": [*NOT_COVERED, text]}, rewrite("training.toml", *setting)
+    found = verify_release(whole(listed, chosen))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+    assert said(verify_release(whole(after=chosen)), "sentences") == f"it does not say what is not covered: {text}"
+
+
+def test_an_objective_that_is_not_chosen_leaves_nobody_uncovered(whole):
+    found = verify_release(whole({"not_covered": [*NOT_COVERED, REHEARSED]}))
+    assert said(found, "sentences") == "what it says is not covered is not what follows from its facts"
+
+
+def test_the_first_form_wrote_defaults(whole):
+    defaults = {"statement": 1, "store_gone": False, "start": None, "mechanism.clip_weighted": False, "audits": []}
+    assert verify_release(whole(defaults)).verified
 
 
 COMMAND = "sotto verify 'a model' --signer SHA256:"

@@ -50,8 +50,23 @@ def test_weights_are_hashed_and_looked_at_some_at_a_time(tmp_path, monkeypatch):
     (tmp_path / "weights").write_bytes(save(arrays, metadata={"about": "my own words"}))
     _, _, odd = verify_files._read_weights(tmp_path / "weights")
     assert odd == ["it has text beside its numbers", "a has numbers that are not finite"]
-    (tmp_path / "weights").write_bytes(save({"counts": np.arange(3)}))
-    assert verify_files._read_weights(tmp_path / "weights") == (3, None, [])
+
+
+def test_whole_numbers_and_bfloat16_are_looked_at(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    file, arrays = tmp_path / "weights", {"counts": np.arange(3), "flags": np.ones(2, bool)}
+    file.write_bytes(save(arrays))
+    odd = ["counts has numbers that no model has (I64)", "flags has numbers that no model has (BOOL)"]
+    assert verify_files._read_weights(file) == (5, digest(arrays), odd)
+    assert verify_files._read_weights(file, own=True) == (5, digest(arrays), [])  # frozen
+    halves = {"a": np.arange(3, dtype=ml_dtypes.bfloat16)}
+    file.write_bytes(save(halves))
+    assert verify_files._read_weights(file) == (3, digest(halves), [])
+    halves["a"][1] = np.nan
+    file.write_bytes(save(halves))
+    assert verify_files._read_weights(file)[2] == ["a has numbers that are not finite"]
+    file.write_bytes(save({"a": np.ones(3, ml_dtypes.float8_e4m3fn)}))
+    assert verify_files._read_weights(file, own=True) == (3, None, ["a has numbers that no model has (F8_E4M3)"])
 
 
 def test_a_file_that_is_read_whole_has_a_largest_size():
