@@ -480,6 +480,11 @@ def _shared_ids(run: RunFolder, store: Store) -> int:
         other = Store.open(recipe.data.store, check=False)
     except SottoError:  # it is gone, or on devices
         return 0
+    if first_line(run.ledger_file)["store"] != Secrets.load_any(run.secrets).blind(other.fingerprint):
+        raise SottoError(
+            f"{other.path} is not the store that {run.path} was trained on, which gives its users no guarantee: it is "
+            f"not known whether they are users of {store.path} too; put that store back, or start from another model"
+        )
     if not (other.people and store.people) or other.practice:
         return 0
     theirs, own = other.rows.names, store.rows.names
@@ -513,8 +518,7 @@ def _trained_on(run: RunFolder, store: Store) -> bool:
     try:
         secrets = Secrets.load_any(run.secrets)
     except DamagedRun:
-        statement = read_statement(run)
-        if statement.has_guarantee and statement.secrets != "seeded":
+        if _protects(run):
             # A release erased them. The ledger of a store says which runs its people were charged for.
             _refuse_charged(run.path, [header["run"]], store)
             return False

@@ -125,6 +125,16 @@ def test_people_with_the_same_ids_in_another_store_are_recognised(begun, store, 
     assert start_of(tmp_path / "same" / "store", plain.path, model=said).facts["source"].endswith("by the owner")
 
 
+def test_another_store_in_the_place_of_the_one_of_a_start_says_nothing_of_its_people(begun, store, others, tmp_path):
+    plain = begun("plain", **PLAIN)
+    (tmp_path / "third").mkdir()
+    other = make_store(tmp_path / "third", seed=8, ids="w")
+    shutil.rmtree(store)
+    other.rename(store)
+    with pytest.raises(SottoError, match=r"is not the store that .*plain was trained on, .* put that store back"):
+        start_of(others, plain.path, model={"initial": str(plain.path), **SAID})
+
+
 def test_a_run_whose_name_is_a_sentence_is_refused(begun, others):
     run = begun(**ENTROPY)
     first, *lines = Chain.read(run.ledger_file).lines
