@@ -19,6 +19,7 @@ from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
 
 LONGEST_ERROR = 1200  # characters
+CLOSED = 128 + 13  # where nobody reads on: what a shell says of a program that SIGPIPE ends
 VERBS = {  # by what a person does
     "Start": ("demo", "doctor", "prepare", "tokenizer", "init", "plan", "practice"),
     "Train": ("train", "resume", "base", "federate"),
@@ -106,6 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail("a file that was given is nested too deep to be read; put it back as it was written")
     except BrokenPipeError:  # `sotto plan … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(CLOSED)
+    except SystemExit as error:  # the console that prints `--help` does the same, and has a status of its own
+        sys.exit(CLOSED if isinstance(error.__context__, BrokenPipeError) else error.code)
     except OSError as error:  # a full disk, a name too long, a folder without permission
         then = "check its name, and who may read and write there"
         if error.errno in FULL:

@@ -85,7 +85,7 @@ def train_base(
     if out.exists():
         raise SottoError(f"{str(out)!r} exists; choose another --out")
     key = owner_key(about.key)
-    with work_folder(out.resolve().parent, "base") as aside:
+    with made_aside(out) as draft, work_folder(out.resolve().parent, "base") as aside:
         folder = _prepared(Path(store), aside / "store", about.language) if Path(store).is_file() else store
         text, held_out = Store.open(folder), Store.open(folder, "test")
         if text.people:
@@ -103,9 +103,8 @@ def train_base(
         result = train(chosen, aside / "run", observer=observer, stop=stop)
         if result.ended != "finished":
             raise SottoError(f"stopped at round {result.round} of {rounds}: no base was written")
-        with made_aside(out) as draft:
-            base = _write(RunFolder.open(aside / "run"), draft, text, held_out, about, passes)
-            sign_folder(draft, key, BASE)
+        base = _write(RunFolder.open(aside / "run"), draft, text, held_out, about, passes)
+        sign_folder(draft, key, BASE)
     return Trained(out, base)
 
 

@@ -99,6 +99,8 @@ class Store:
         facts = store_facts(folder)
         hashes = facts.get("files", {})
         files, words = split_files(folder, split, _shards(facts)), find_tokenizer(folder)
+        if not words.is_file() and (lost := [name for name in FILES if name in hashes]):
+            raise damaged(folder, f"{lost[0]} is missing")
         for file in (*files, words):
             if hashes and file.name not in hashes:  # those of version 0.1 have no hashes
                 raise damaged(folder, f"{file.name} is not among the files that {STORE_FILE} names")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +66,17 @@ def test_what_was_not_given_at_all_is_called_missing(arguments, said, capsys):
 def test_a_lost_process_is_no_wrong_input(monkeypatch):
     failing(monkeypatch, LostProcess("process 1 is gone"))
     assert status_of(["train", "demo"]) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["base", "list"]])
+def test_a_command_whose_reader_is_gone_ends_without_a_word(arguments):
+    """As `sotto --help | head -1`, in a shell: 141 is what it says of other programs there."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "sottovoce", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_an_endless_value_does_not_make_an_endless_line(monkeypatch, capsys):

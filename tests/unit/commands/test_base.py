@@ -51,7 +51,8 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def base(text, tmp_path_factory):
-    return train_base(text, tmp_path_factory.mktemp("bases") / "tiny", ABOUT, passes=2, recipe=RECIPE)
+    """In a folder that is made for it."""
+    return train_base(text, tmp_path_factory.mktemp("bases") / "new" / "tiny", ABOUT, passes=2, recipe=RECIPE)
 
 
 def test_the_card_says_what_a_base_is_and_what_it_was_trained_on(base, text):
@@ -152,6 +153,9 @@ def test_peoples_text_is_refused(store, tmp_path):
 def test_a_base_that_is_stopped_is_not_written(text, tmp_path):
     with pytest.raises(SottoError, match="no base was written"):
         train_base(text, tmp_path / "base", ABOUT, passes=9, recipe=RECIPE, stop=lambda: True)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(SottoError, match="no base was written"):  # nor are folders made for it left
+        train_base(text, tmp_path / "new" / "base", ABOUT, passes=9, recipe=RECIPE, stop=lambda: True)
     assert list(tmp_path.iterdir()) == []
 
 

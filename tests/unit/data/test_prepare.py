@@ -547,6 +547,9 @@ def test_a_store_names_its_tokenizer(tmp_path: Path) -> None:
         assert tokenizer.file_name in facts["files"]
         texts = {tuple(tokenizer.encode(text)) for _, text in corpus}
         assert {tuple(store[row].tolist()) for row in range(2)} == texts
+        (tmp_path / name / tokenizer.file_name).unlink()
+        with pytest.raises(SottoError, match=rf"damaged \({tokenizer.file_name} is missing\)"):
+            Store.open(tmp_path / name)
 
 
 def test_long_plain_text_is_not_lost_where_words_have_many_tokens(tmp_path: Path) -> None:

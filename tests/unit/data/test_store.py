@@ -202,7 +202,7 @@ def edit_facts(folder: Path, *, without: tuple[str, ...] = (), **changes: object
         (lambda f: (f / "store.json").write_text("{"), "damaged"),
         (lambda f: (f / "store.json").write_text('{"format": 1}'), "damaged"),
         (lambda f: edit_facts(f, vocabulary="mine"), "damaged"),
-        (lambda f: (f / "vocabulary.txt").unlink(), "does not exist"),
+        (lambda f: (f / "vocabulary.txt").unlink(), r"damaged \(vocabulary.txt is missing\)"),
         (lambda f: Vocabulary.from_words(["one"]).save(f / "vocabulary.txt"), "vocabulary.txt is not the file"),
         (lambda f: edit_facts(f, format=3), "has store format 3, not 1"),
     ],
