@@ -813,7 +813,7 @@ def baseline(**figures: float) -> Callable[[Path], object]:
 def charged_nothing(folder: Path) -> None:
     """One more line in the ledger, and in the statement, of no round."""
     written = json.loads((folder / "privacy.json").read_text())
-    nothing = {**charges(noise_multiplier=0.9)[0], "count": 0}
+    nothing = {**charges(noise_multiplier=0.7)[0], "count": 0}
     written = sealed({**written, "charged": [*written["charged"], nothing]})
     (folder / "privacy.json").write_bytes(pretty(written))
     (folder / "card.json").write_bytes(pretty(sealed({**CARD, "privacy": written})))
