@@ -108,8 +108,8 @@ def save_tails(results, *seeds):
         results.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), seed=seed, tails=each))
 
 
-def save_benchmark(results, rounds, last):
-    """Perplexity falls to `last`; a round is 200 MB."""
+def save_benchmark(results, rounds, last, sent=2e8):
+    """Perplexity falls to `last`; a node sends so many bytes a round."""
     for number, trial in enumerate(benchmark(GPU)[:rounds], 1):
         perplexity = last * (1 + 0.1 * (rounds - number))
         results.save(
@@ -125,7 +125,7 @@ def save_benchmark(results, rounds, last):
                 {},
                 [],
                 1.0,
-                facts={"bytes": {"up": 2e8, "down": 2e8}},
+                facts={"bytes": {"up": sent, "down": sent}},
             )
         )
 
@@ -376,6 +376,17 @@ def test_a_benchmark_that_is_there_for_less_holds(tmp_path):
     assert verdicts(results)["gigabytes"] == HOLDS
     save_benchmark(results, 20, 1.06 * PTB_AVERAGED)
     assert verdicts(results)["gigabytes"] == OPEN
+
+
+def test_rounds_beyond_the_printed_gigabytes_do_not_count(tmp_path):
+    results = ResultStore(tmp_path / "results")
+    save_benchmark(results, 28, PTB_AVERAGED, sent=2.1e8)  # 5.46 GB after 26 rounds, at 1.2 times the perplexity
+    assert verdicts(results)["gigabytes"] == FAILS
+    save_benchmark(results, 28, 0.85 * PTB_AVERAGED, sent=2.1e8)
+    assert verdicts(results)["gigabytes"] == HOLDS
+    large = ResultStore(tmp_path / "large")
+    save_benchmark(large, 1, PTB_AVERAGED, sent=6e9)
+    assert verdicts(large)["gigabytes"] == FAILS
 
 
 @pytest.mark.slow
