@@ -289,4 +289,7 @@ def _live_bar(name: str) -> Iterator[Callable[..., None]]:
     try:
         yield update
     finally:
-        bar.stop()
+        try:
+            bar.stop()
+        except IndexError:  # Ctrl-C while it started: rich takes back a hook that it had not set yet
+            console.show_cursor(True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -85,6 +86,14 @@ def _fail(text: str, status: int = 2) -> NoReturn:
     sys.exit(status)
 
 
+def _needed() -> set[str]:
+    """Names of what the package itself depends on, extras left out, as they are imported."""
+    from importlib.metadata import requires
+
+    listed = [each for each in requires("sottovoce") or () if "extra ==" not in each]
+    return {re.split(r"[^A-Za-z0-9_.-]", each)[0].replace("-", "_").lower() for each in listed}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input ends with status 2 and one line on standard error."""
     _share_out_cores()
@@ -103,6 +112,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(_missing(error))
     except (SottoError, cyclopts.CycloptsError) as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:  # installed without what training needs, to verify alone
+        if (error.name or "").partition(".")[0] not in _needed():
+            raise
+        then = "`pip install sottovoce`, where it is installed already, adds what it lacks; `sotto verify` does without"
+        _fail(f"this command needs {error.name}, which is not installed; {then}")
     except RecursionError:  # JSON of a hundred thousand brackets
         _fail("a file that was given is nested too deep to be read; put it back as it was written")
     except BrokenPipeError:  # `sotto plan … | head`

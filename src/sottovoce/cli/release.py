@@ -51,7 +51,11 @@ def release(
         unchanged = "nothing was released or changed"
         if not yes and not confirmed(f"release {run}?", unchanged):
             return print(unchanged)
-        result = released(dry_run=False)
+        try:
+            result = released(dry_run=False)
+        except KeyboardInterrupt:
+            print(_where_it_stands(result, run), file=sys.stderr)
+            raise
     if json:
         print_json(result.to_json())
     elif result.reasons:
@@ -62,6 +66,18 @@ def release(
         _show_plan(result, run)
         print("nothing was released or changed (--dry-run)")
     return sys.exit(1) if result.reasons else None
+
+
+def _where_it_stands(plan: Release, run: Path) -> str:
+    """After Ctrl-C. Secrets are erased just before the folder gets its name."""
+    from sottovoce.runs.folder import RunFolder
+
+    out = Path(plan.out)
+    if out.is_dir() and any(out.iterdir()):
+        return f"released before it was stopped: {out}"
+    if plan.again or RunFolder.open(run).secrets.exists():
+        return f"nothing was released, and {run} is as it was; the same command begins anew"
+    return f"nothing was released, but the secrets of {run} are erased; give the same command again"
 
 
 def _show_plan(plan: Release, run: Path) -> None:

@@ -11,6 +11,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
+from sottovoce.cli import display
 from sottovoce.cli.display import (
     gentle_stop,
     least_epsilon,
@@ -149,3 +150,17 @@ def test_steps_of_one_length_tell_the_time_left(monkeypatch):
 class FakeTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
+
+
+def test_ctrl_c_while_a_bar_starts_is_no_other_error(monkeypatch):
+    cursor = []
+
+    def stopped(self, show=True):
+        cursor.append(show)
+        if not show:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("rich.console.Console.show_cursor", stopped)
+    with pytest.raises(KeyboardInterrupt), display._live_bar("prepare") as update:
+        update(0, 9)
+    assert cursor == [False, True]  # the terminal has its cursor again

@@ -138,3 +138,17 @@ def test_the_package_can_be_run_without_its_script(monkeypatch, capsys):
         runpy.run_module("sottovoce", run_name="__main__")
     assert ended.value.code == 2
     assert "nowhere.csv" in capsys.readouterr().err
+
+
+def test_a_command_that_needs_more_than_is_installed_says_so_in_one_line(monkeypatch, capsys):
+    failing(monkeypatch, ModuleNotFoundError("No module named 'jax.numpy'", name="jax.numpy"))
+    assert status_of(["train", "mine.toml"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: this command needs jax.numpy, which is not installed; `pip install sottovoce`, ")
+    assert printed.count("\n") == 1
+
+
+def test_a_module_that_is_no_dependency_is_a_fault_of_the_code(monkeypatch):
+    failing(monkeypatch, ModuleNotFoundError("No module named 'mine'", name="mine"))
+    with pytest.raises(ModuleNotFoundError):
+        main(["train", "mine.toml"])

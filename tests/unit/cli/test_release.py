@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -134,3 +135,29 @@ def test_a_licence_and_a_language_have_short_names(refusal, given):
 
 def test_a_folder_without_a_run_is_refused(refusal, tmp_path):
     assert "holds no run" in refusal("release", tmp_path, "--out", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        (("run/secrets",), "nothing was released, and run is as it was; the same command begins anew"),
+        ((), "nothing was released, but the secrets of run are erased; give the same command again"),
+        (("out/weights",), "released before it was stopped: out"),
+    ],
+)
+def test_ctrl_c_in_a_release_says_what_was_done(left, told, sotto, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def stopped(*places, dry_run, **names):
+        if dry_run:
+            return PLAN
+        for each in left:
+            Path(each).mkdir(parents=True)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(RELEASE, stopped)
+    monkeypatch.setattr("sottovoce.runs.folder.RunFolder.open", lambda path: SimpleNamespace(secrets=path / "secrets"))
+    with pytest.raises(SystemExit) as exit:
+        main(["release", "run", "--out", "out", "--yes"])
+    assert exit.value.code == 130
+    assert capsys.readouterr().err.endswith(f"{told}\ninterrupted\n")

@@ -271,7 +271,8 @@ def test_the_measures_of_the_start_are_next_to_those_of_the_run():
 def test_a_model_that_is_no_better_than_its_start_is_named():
     words = text_of(render(make_evidence(record=make_record(skill=0.3))))
     assert "Not better than without training. The model is no better than the start, base english: top-1 " in words
-    assert "sotto plan" in words
+    assert "( sotto plan shows what each gives)" in words  # a command has a form of its own, not the marks of Markdown
+    assert "<code>sotto plan</code>" in render(make_evidence(record=make_record(skill=0.3)))
 
 
 def test_a_model_that_predicts_no_word_is_named_without_a_baseline_too():
