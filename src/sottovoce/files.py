@@ -308,6 +308,12 @@ def remove_partial(folders: Iterable[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
+def check_empty(out: Path) -> None:
+    """Refuse a folder for what is made that holds anything."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
+
+
 @contextmanager
 def made_aside(out: Path) -> Generator[Path, None, None]:
     """An empty folder to fill, which becomes `out` at the end. After an error or Ctrl-C nothing remains.

@@ -33,7 +33,7 @@ from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.evaluation.suggestions import writes_small
 from sottovoce.evaluation.whole_words import WIDTH
-from sottovoce.files import made_aside, pretty, sealed, write_aside
+from sottovoce.files import check_empty, made_aside, pretty, sealed, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.models.lora import merge
 from sottovoce.recipe import Recipe
@@ -68,8 +68,7 @@ def export_run(
     if statement is not None:
         source = replace(source, privacy=_stated(statement))
     model, vocabulary = source.model, source.vocabulary
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
+    check_empty(out)
     names = GRAPHS if vocabulary.is_words else (*GRAPHS, BATCH)
     pieces = None if vocabulary.is_words else _pieces(vocabulary)
     planted = source.run.registry_file if source.run else None  # public: what was planted, and not who was in

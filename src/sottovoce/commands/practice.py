@@ -13,7 +13,9 @@ from sottovoce.data.store import Store, mark_as_practice
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
+from sottovoce.files import check_empty
 from sottovoce.recipe import Recipe
+from sottovoce.runs.folder import RunFolder
 
 STORE, RUN = "store", "run"  # in the folder of a practice
 TOKENS_PER_USER = 480  # where the store of the recipe is not there: as the recipe `small` asks for
@@ -49,8 +51,11 @@ def make_people(recipe: Recipe, out: Path, log: Callable[[str], None] = lambda l
     """Write the synthetic people of a practice, and log that; the recipe with their store."""
     if not recipe.privacy.users:
         raise SottoError("privacy.users is not set: a practice has as many synthetic people as the recipe declares")
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
+    if (begun := RunFolder(out / RUN)).recipe_file.exists():
+        raise SottoError(
+            f"{str(out)!r} holds another practice; use another --out, or go on with `sotto resume {begun.path}`"
+        )
+    check_empty(out)
     vocabulary, tokens = _public_facts(recipe)
     log(f"makes {recipe.privacy.users:,} synthetic people in {out}; no real person is read or charged")
     out.mkdir(parents=True, exist_ok=True)

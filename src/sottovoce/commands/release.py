@@ -17,8 +17,8 @@ from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.release_folder import NotVerified, Publication, ReleaseFolder, store_ledger
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.tokenizer_files import load_tokenizer
-from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
-from sottovoce.files import Facts, made_aside
+from sottovoce.errors import DamagedRun, SettingError, count_of, plain_number
+from sottovoce.files import Facts, check_empty, made_aside
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import AuditOutcome, Statement, read_statement
@@ -84,8 +84,7 @@ def release_run(
     """
     run = RunFolder.open(path)
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
+    check_empty(out)
     if most_exposure is not None and not most_exposure > 0:
         raise SettingError("{most_exposure:g} must be above 0; it is in bits, often 10", most_exposure=most_exposure)
     key = None if publication.key is None and not owner_key_file().exists() else owner_key(publication.key)

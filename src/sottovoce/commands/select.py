@@ -23,7 +23,7 @@ from sottovoce.commands.verify_files import check_work
 from sottovoce.data.store import Store, store_facts
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import SettingError, SottoError
-from sottovoce.files import Facts, made_aside, work_folder, write_aside
+from sottovoce.files import Facts, check_empty, made_aside, work_folder, write_aside
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import (
     AuditOutcome,
@@ -103,8 +103,7 @@ def select_best(
         publication: licence, language and key of the release.
     """
     out = Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
+    check_empty(out)
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     recipes = _recipes(_checked(recipe), choice)
     people = Path(recipes[0].data.store)

@@ -16,6 +16,7 @@ from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import (
     Json,
+    check_empty,
     locked,
     made_aside,
     pretty,
@@ -74,8 +75,7 @@ class RunFolder:
         if (other := RunFolder(out)).recipe_file.exists():
             then = f"or go on with `sotto resume {out}`" if other.secrets.exists() else "as that one was released"
             raise SottoError(f"{str(out)!r} holds another run; use another --out, {then}")
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise SottoError(f"{str(out)!r} exists and is not an empty folder; choose another --out")
+        check_empty(out)
         with made_aside(out) as draft:
             yield RunFolder(draft)
 

@@ -49,6 +49,8 @@ def test_a_run_on_the_store_of_a_practice_is_one_too_and_others_are_not(
 
 def test_it_can_be_stopped_and_resumed(recipe: Recipe, store: Path, tmp_path: Path):
     assert practice(recipe, tmp_path / "trial", stop=StopAfter(2)).ended == "stopped"
+    with pytest.raises(SottoError, match=r"go on with `sotto resume .*trial/run`"):
+        practice(recipe, tmp_path / "trial")
     assert sottovoce.resume(tmp_path / "trial" / "run").ended == "finished"
 
 
