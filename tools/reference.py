@@ -127,7 +127,8 @@ def cli_page() -> str:
         "| 0 | done; also a run that ended because its budget was spent |\n"
         "| 1 | the answer to a question was no, a check failed, an audit contradicts the claim, a process was lost |\n"
         "| 2 | bad input |\n"
-        "| 130, 143, 129 | stopped by Ctrl-C, SIGTERM or a closed terminal; training can be resumed |\n",
+        "| 130, 143, 129 | stopped by Ctrl-C, SIGTERM or a closed terminal; training can be resumed |\n"
+        "| 141 | nobody reads on, as with `\\| head`; training can be resumed |\n",
     ]
     top = [(tuple(name.split()), command) for name, command in commands(app)]
     parts.append("\n".join(f"- [`{_title(path)}`](#{_anchor(path)}): {_first(command.help)}" for path, command in top))

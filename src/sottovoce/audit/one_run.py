@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from sottovoce.audit.canaries import Registry, insert
+from sottovoce.audit.canaries import insert
+from sottovoce.audit.registry import Registry
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer

@@ -9,9 +9,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from sottovoce.commands.live_line import duration, facts_of_rounds, fitting
 from sottovoce.files import Json
@@ -140,7 +140,8 @@ def gentle_stop(
     """The first Ctrl-C (or SIGTERM, or SIGHUP) asks to stop after this round; a second one stops at once.
 
     A terminal that is closed sends SIGHUP, and writing to it is an error from then on: that output is dropped.
-    Under `nohup` SIGHUP is ignored, and stays so.
+    Under `nohup` SIGHUP is ignored, and stays so. Standard error whose reader is gone (`sotto train … 2>&1 | head`) is
+    dropped too, and asks to stop: nobody sees what a run says, and none of its rounds is lost.
     """
     asked = Asked()
     terminals = [number for number in (1, 2) if os.isatty(number)]
@@ -159,10 +160,35 @@ def gentle_stop(
         numbers.append(signal.SIGHUP)
     before = {number: signal.signal(number, ask) for number in numbers}
     try:
-        yield asked
+        with redirect_stderr(cast("TextIO", _UntilClosed(sys.stderr, asked))):
+            yield asked
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _UntilClosed:
+    """Standard error: what is written after its reader is gone is dropped, and a run is asked to stop."""
+
+    def __init__(self, stream: TextIO, asked: Asked) -> None:
+        self._stream, self._asked = stream, asked
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except BrokenPipeError:
+            _drop(self._stream.fileno())
+            self._asked.signal = self._asked.signal or signal.SIGPIPE
 
 
 def _redirect_closed(terminals: Sequence[int]) -> None:
@@ -171,8 +197,13 @@ def _redirect_closed(terminals: Sequence[int]) -> None:
         try:
             os.write(number, b"\n")
         except OSError:
-            with open(os.devnull, "wb") as nowhere:
-                os.dup2(nowhere.fileno(), number)
+            _drop(number)
+
+
+def _drop(number: int) -> None:
+    """Drop what is written to a file from now on."""
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), number)
 
 
 @contextmanager

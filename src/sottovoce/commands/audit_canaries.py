@@ -12,8 +12,9 @@ import numpy as np
 from sottovoce import accounting
 from sottovoce.accounting import NonPrivate, Spent
 from sottovoce.audit.bounds import CONFIDENCE, best_one_run_bound, check_level
-from sottovoce.audit.canaries import Registry, curve, expose
+from sottovoce.audit.canaries import curve, expose
 from sottovoce.audit.one_run import CanaryScorer, draw_membership, scores_of_model, scores_of_weights
+from sottovoce.audit.registry import Registry
 from sottovoce.audit.results import CanariesResult, Guesses, OneRunResult, OtherCurve
 from sottovoce.audit.trade_off import curve_bound
 from sottovoce.build.assembly import Assembly, assemble

@@ -6,8 +6,9 @@ import json
 
 import numpy as np
 
-from sottovoce.audit.canaries import Registry, choose
+from sottovoce.audit.canaries import choose
 from sottovoce.audit.one_run import CanaryScorer, draw_membership
+from sottovoce.audit.registry import Registry
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, count_of

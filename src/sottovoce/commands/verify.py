@@ -42,7 +42,7 @@ from sottovoce.reporting.derived import (
     record_faults,
     with_one_more,
 )
-from sottovoce.reporting.statement import DECLARED, OWN_TEXT, Correlation, Statement
+from sottovoce.reporting.statement import DECLARED, OWN_TEXT, RUN_NAME, Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import README, RECIPE, STATEMENT, RunFolder, is_release, kind_of
@@ -471,6 +471,9 @@ def _label_faults(statement: Statement) -> Iterator[str]:
         if not any(found is one or (type(found) is type(one) and found == one) for one in allowed):
             meaning = ": the people are synthetic" if name == "practice" else ""
             yield f"{name} is {found!a}, and that of a release is not{meaning}"
+    for run in (statement.run, statement.chosen.run if statement.chosen else None):
+        if run is not None and not RUN_NAME.fullmatch(run):
+            yield f"it is of a run with a name that no run has: {verify_files.shown(run)}"
     for audit in statement.audits:
         if not isinstance(audit.audit, str) or audit.result not in _AUDITS.get(audit.audit, ()):
             yield f"an audit {audit.audit!a} with the result {audit.result!a} is none of a release"

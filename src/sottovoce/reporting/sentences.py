@@ -26,6 +26,7 @@ from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import not_covered_of
 from sottovoce.reporting.model_card import Described, how_good_privately, model_card, promise, rows
+from sottovoce.reporting.readme_figures import figures, planned_rounds
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
     NO_CIPHER,
@@ -67,16 +68,6 @@ _COMMAND = re.compile(r"([\s>$`*+-]{0,9})(sotto[ \t]{1,9}verify\b[^`]{0,999})")
 _CODE, _FENCES = re.compile(r" {4}|\t|.*[$`]"), ("```", "~~~")
 _EPSILON = re.compile(r"(?:ε = |ε is |ε >= |e\^|\()([0-9][0-9.,e+-]*[0-9]|[0-9])")
 _DELTA = re.compile(r"(?:δ = |plus |, )([0-9.]+e-[0-9]+)")
-# In README.md, which speaks of more than privacy: only numbers that are called ε, δ or planned rounds. Every repetition
-# is bounded, so that no file makes a search long.
-_NUMBER = r"[*_`$]{0,3}((?:\.[0-9]{1,40}|[0-9]{1,40}(?:,[0-9]{3}){0,9}(?:\.[0-9]{1,40})?)(?:e[+-]?[0-9]{1,9})?)"
-_SAID = r"[*_`$]{0,3}\s{0,3}(?:=|≈|~|≤|≥|<=|>=|<|>|:|is|of|was)?\s{0,3}(?:at most|about|below|only)?\s{0,3}"
-_DIGITS = "[0-9.]{1,40}"
-_README = {
-    "ε": re.compile(rf"(?:(?:ε|\bepsilon\b){_SAID}|e\^|\((?={_DIGITS}, {_DIGITS}e-)){_NUMBER}", re.IGNORECASE),
-    "δ": re.compile(rf"(?:(?:δ|\bdelta\b){_SAID}|\bplus |\({_DIGITS}, (?={_DIGITS}e-)){_NUMBER}", re.IGNORECASE),
-}
-_ROUNDS = re.compile(r"(?<![0-9,])([0-9][0-9,]{0,20}) of ([0-9][0-9,]{0,20}) planned")
 
 
 def has_known_words(statement: Statement) -> bool:
@@ -106,12 +97,12 @@ def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     if text != prose(statement):
         yield "the prose of privacy.json is not what follows from its facts"
     if (readme := _readme(release)) is not None:
-        if (promised := _promised(release, statement)) not in readme:
+        if not _has_lines(readme, promised := _promised(release, statement)):
             said = set(readme.splitlines())
             lost = [f"it lacks the line {line[:80]!r}" for line in promised.splitlines() if line not in said]
             yield f"{README} promises other than the statement: {(lost or ['its lines are in another order'])[0]}"
         private = statement.private_accuracy
-        if private is not None and "\n".join(how_good_privately(private)) not in readme:
+        if private is not None and not _has_lines(readme, "\n".join(how_good_privately(private))):
             yield f"{README} says other of how good the model is than the private accuracy"
         yield from _row_faults(release, statement, readme)
     yield from _readme_faults(release, statement)
@@ -191,6 +182,11 @@ def _readme(release: RunFolder) -> str | None:
     return file.read_text(encoding="utf-8") if file.is_file() else None
 
 
+def _has_lines(readme: str, lines: str) -> bool:
+    """Are these lines there, whole and in this order?"""
+    return f"\n{lines}\n" in f"\n{readme}\n"
+
+
 def _promised(release: RunFolder, statement: Statement) -> str:
     return "\n".join(promise(Card.from_json(release.read_card()), statement))
 
@@ -211,12 +207,14 @@ def _row_faults(release: RunFolder, statement: Statement, readme: str) -> Iterat
 
 def _commands(readme: str) -> Iterator[tuple[int, list[str]]]:
     """Lines with a command that checks a release, and their words: prose has no option, and is no code."""
-    fenced = False
+    fence = ""  # the one that has begun; only its like ends it
     for number, line in enumerate(readme.splitlines(), 1):
-        fenced ^= line.lstrip(" >").startswith(_FENCES)
+        mark = line.lstrip(" >")[:3]
+        if mark in _FENCES and fence in ("", mark):
+            fence = "" if fence else mark
         if found := _COMMAND.match(line):
             words = _words(found[2])
-            if len(words) > 2 and (fenced or _CODE.match(found[1]) or any(word.startswith("--") for word in words)):
+            if len(words) > 2 and (fence or _CODE.match(found[1]) or any(word.startswith("--") for word in words)):
                 yield number, words
 
 
@@ -258,7 +256,7 @@ def _described(release: RunFolder, statement: Statement, readme: str) -> Describ
     initial = None if statement.start is None or recipe is None else recipe.model.initial
     base = None if initial in (None, bases.NO_BASE) else bases.find(initial)
     return Described(
-        name=next((word for word in command[2:] if not word.startswith("-")), ""),
+        name=next((word for word in command[2:] if not word.startswith("-") and word not in _named(command)), ""),
         card=card,
         statement=statement,
         model=card.model or {},
@@ -277,29 +275,26 @@ def _readme_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         return
     private = statement.private_accuracy
     facts = "\n".join([_promised(release, statement), *(how_good_privately(private) if private else ())])
-    for name, pattern in _README.items():
-        said, known = _numbers(pattern, readme), _numbers(pattern, facts)
+    for name, headline in (("ε", epsilon_text(statement.epsilon)), ("δ", plain(statement.delta))):
+        known = {each.value for each in figures(name, facts)}
         # A larger number promises less, if it speaks of privacy at all: "a delta of 0.3", "plus 3 words".
-        most = max(known, default=math.inf)
-        if odd := [number for number in said if number < most and number not in known]:
-            line = readme.count("\n", 0, said[odd[0]]) + 1
-            which = f"line {line} of {README} speaks of {name} {odd[0]:g}"
-            yield f"{which}, which is no figure of its facts, and promises more than its largest, {most:g}"
-        headline = epsilon_text(statement.epsilon) if name == "ε" else plain(statement.delta)
-        if not _numbers(pattern, f"{name} = {headline}").keys() <= said.keys():
+        most, said, fault = max(known, default=math.inf), set(), ""
+        for value, line, then in figures(name, readme):
+            said.add(value)
+            if not fault and (then or (value < most and value not in known)):
+                more = f"is no figure of its facts, and promises more than its largest, {most:g}"
+                why = "is no plain number, as 1e-6 is" if then else more
+                fault = f"line {line} of {README} speaks of {name} {value:g}{then:.40}, which {why}"
+        if fault:
+            yield fault
+        if not {each.value for each in figures(name, f"{name} = {headline}")} <= said:
             yield f"{README} does not say {name} = {headline}"
     rounds = (statement.rounds_done, statement.rounds_planned)
-    for found in _ROUNDS.finditer(readme):
-        if tuple(int(number.replace(",", "")) for number in found.groups()) != rounds:
-            line = readme.count("\n", 0, found.start()) + 1
-            which = f"line {line} of {README} speaks of {found[0]} rounds"
+    for done, planned, line in planned_rounds(readme):
+        if (done, planned) != rounds:
+            which = f"line {line} of {README} speaks of {done} of {planned} planned rounds"
             yield f"{which}, and the statement of {rounds[0]} of {rounds[1]}"
             return
-
-
-def _numbers(pattern: re.Pattern[str], text: str) -> dict[float, int]:
-    """Numbers that a pattern finds in a text, and where each is last."""
-    return {float(found[1].replace(",", "")): found.start(1) for found in pattern.finditer(text)}
 
 
 def _not_covered(statement: Statement, recipe: Recipe | None = None) -> Iterator[str]:

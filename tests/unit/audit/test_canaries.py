@@ -15,7 +15,8 @@ import pytest
 from family import Bigrams
 from free import Free
 from sottovoce.audit import canaries
-from sottovoce.audit.canaries import Registry, choose, curve, expose, insert
+from sottovoce.audit.canaries import choose, curve, expose, insert
+from sottovoce.audit.registry import Registry
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.words import BOS, EOS
 from sottovoce.errors import DamagedRun, SottoError

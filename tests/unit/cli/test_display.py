@@ -61,6 +61,27 @@ def test_the_first_signal_asks_and_the_second_stops(capsys):
     assert capsys.readouterr().err.count("finishing") == 1
 
 
+def test_a_reader_who_goes_asks_to_stop(monkeypatch):
+    """As with `sotto train 2>&1 | head`, or with a `tee` that Ctrl-C ends first: no round is lost."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        with gentle_stop("finishing") as stop, progress_of_rounds("run") as show:
+            show(Progress(0, 9, 0.0, 2.0, 0, 0.0, None))
+            assert stop()
+            assert stop.status == 141
+            show(Progress(1, 9, 0.5, 2.0, 10, 1.0, None))
+        assert sys.stderr is closed
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w", buffering=1) as closed:
+        monkeypatch.setattr(sys, "stderr", closed)
+        with gentle_stop("finishing") as stop:
+            os.kill(os.getpid(), signal.SIGINT)
+            assert stop.status == 130
+
+
 def test_a_run_that_goes_on_says_from_where(capsys):
     begun = Progress(2, 9, 0.0, 2.0, 0, 0.0, None, resumed="run goes on from the checkpoint of round 2")
     with progress_of_rounds("run") as show:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.audit.canaries import Registry
+from sottovoce.audit.registry import Registry
 from sottovoce.commands.insert_canaries import initial_scores, read_registry, saved_canary_scores
 from sottovoce.errors import DamagedRun
 from sottovoce.runs.checkpoint import Checkpoint

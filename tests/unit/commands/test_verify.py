@@ -25,7 +25,7 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
-from sottovoce.audit.canaries import Registry
+from sottovoce.audit.registry import Registry
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
 from sottovoce.commands.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
@@ -1205,6 +1205,13 @@ FACTS_OF_ANY_VERSION = {
     "a fact of a list": {"audits": [{"audit": "rounds", "result": "passed", "certified": "by nobody"}]},
     "a fact of a charge": {"charged": [{**charges()[0], "certified": "by nobody"}]},
 }
+
+
+def test_a_run_is_called_as_a_run_is(whole):
+    found = verify_release(whole({"run": "b1946ac9, certified"}))
+    assert said(found, "statement") == "it is of a run with a name that no run has: b1946ac9, certified"
+
+
 FACTS_SINCE_FORM_2 = {
     "whom it protects": {"protects": "everybody, those held out too"},
     "what its noise is drawn from": {"noise_generator": "none"},
@@ -1278,7 +1285,15 @@ READMES_OF_TODAY = {
     "a command in a line of code": ("## Check it", "`sotto verify model` checks it.\n\n## Check it"),
     "a command after a fence": ("## Check it", "~~~\nsotto verify model && echo fine\n~~~\n\n## Check it"),
     "two signers": (COMMAND, f"sotto verify 'a model' --signer SHA256:A --signer={COMMAND[-7:]}"),
+    "a command after another fence": ("## Check it", "```\n~~~\nsotto verify model\n```\n\n## Check it"),
     "a smaller δ": ("## Check it", "It holds plus 1e-9.\n\n## Check it"),
+    "a δ as a power": ("## Check it", "It has δ = 10^-9.\n\n## Check it"),
+    "a δ as another power": ("## Check it", "It has δ = 2^-40.\n\n## Check it"),
+    "a δ as a fraction": ("## Check it", "It has δ = 1/1,000,000,000.\n\n## Check it"),
+    "an ε as a share": ("## Check it", "It has ε = 80 %.\n\n## Check it"),
+    "both at once": ("## Check it", "It has ε, δ = 0.1, 1e-9.\n\n## Check it"),
+    "a word before the promise": ("A next-word model of", "It was: A next-word model of"),
+    "a word after the promise": (f"- {NOT_COVERED[-1]}", f"- {NOT_COVERED[-1]}: covered too"),
     "rounds": ("## Check it", "After 2 of 60 planned it was fine.\n\n## Check it"),
 }
 
@@ -1291,7 +1306,9 @@ def test_rows_and_command_of_a_readme_are_compared(whole, lie):
 
 HARMLESS = {
     "a number of words": ("## Check it", "It knows 4 tokens plus 3 words.\n\n## Check it"),
-    "a delta that is none": ("## Check it", "A delta of 0.3 in accuracy.\n\n## Check it"),
+    "a delta that is none": ("## Check it", "A delta of 0.3 in accuracy, or of 3 %.\n\n## Check it"),
+    "its δ as a power": ("## Check it", "Here δ = 10^-6, or $\\delta = 10^{-6}$.\n\n## Check it"),
+    "a separator": ("## Check it", "ε = 80 · 60 rounds; **ε = 80** 10 people; ε = 80/δ = 0.1\n\n## Check it"),
     "a larger ε": ("## Check it", "Other models have ε = 80.\n\n## Check it"),
     "another title": ("# A private next-word model", "# Our keyboard"),
     "prose": ("## Check it", "sotto verify doesn't need jax.\n`sotto verify` computes it.\n\n## Check it"),
@@ -1305,6 +1322,17 @@ def test_harmless_words_of_its_owner_in_a_readme_pass(whole, words):
     found = verify_release(whole(after=rewrite("README.md", *HARMLESS[words])))
     assert found.verified, [check for check in found.checks if check.result == FAILED]
     assert any("text of its own" in note for note in found.notes)
+
+
+def test_a_signer_before_the_folder_is_no_folder(whole):
+    def turn(folder: Path) -> None:
+        text = (folder / "README.md").read_text()
+        line = next(line for line in text.splitlines() if line.startswith(COMMAND))
+        (folder / "README.md").write_text(text.replace(line, f"sotto verify{line[len(COMMAND) - 16 :]} 'a model'"))
+
+    found = verify_release(whole(after=turn))
+    assert found.verified
+    assert "README.md has text of its own, which nothing here checks: 1 line" in found.notes
 
 
 def test_a_fault_of_a_readme_names_its_line_and_why(whole):
