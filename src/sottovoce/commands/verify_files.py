@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,6 +53,7 @@ _FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat
 _WHOLE = {"BOOL": "bool"} | {
     f"{kind[0].upper()}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 }
+_OF_ARRAYS = {"dtype", "shape", "data_offsets"}  # in the header of weights
 _OF_CARDS = frozenset({*(each.name for each in fields(Card)), "privacy", CHECKSUM})
 _OF_EXPORTS = ("private", "epsilon", "delta", "unit")  # of the statement, in the manifest of an export
 _SAME_PROSE = 3  # the form of a statement from which on an export has its prose too
@@ -295,12 +295,12 @@ def _read_weights(file: Path, *, own: bool = False) -> tuple[int, str | None, li
 
     numbers, odd, readable, digest = 0, [], True, hashlib.sha256()
     with safe_open(file, framework="numpy") as arrays:  # it refuses a file whose parts do not fit together
-        if arrays.metadata():
-            odd.append("it has text beside its numbers")
-        names = sorted(arrays.keys())
+        names, text = sorted(arrays.keys()), bool(arrays.metadata())
     with file.open("rb") as contents:
         size = int.from_bytes(contents.read(8), "little")
-        header = json.loads(contents.read(size))
+        header = parse_json(contents.read(size))
+        if text or any(header[name].keys() != _OF_ARRAYS for name in names):
+            odd.append("it has text beside its numbers")
         for name in names:
             kind, shape = header[name]["dtype"], header[name]["shape"]
             numbers += math.prod(shape)

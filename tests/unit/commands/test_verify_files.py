@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 from safetensors.numpy import save
@@ -50,6 +52,18 @@ def test_weights_are_hashed_and_looked_at_some_at_a_time(tmp_path, monkeypatch):
     (tmp_path / "weights").write_bytes(save(arrays, metadata={"about": "my own words"}))
     _, _, odd = verify_files._read_weights(tmp_path / "weights")
     assert odd == ["it has text beside its numbers", "a has numbers that are not finite"]
+
+
+def test_words_in_the_header_of_weights_are_found(tmp_path):
+    file, array = tmp_path / "weights", '"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]'
+    for header, odd in (
+        (f"{{{array}}}}}", []),
+        (f'{{{array},"by":"me"}}}}', ["it has text beside its numbers"]),
+        (f'{{{array},"by":"me"}},{array}}}}}', None),
+    ):
+        file.write_bytes(len(header).to_bytes(8, "little") + header.encode() + bytes(4))
+        with nullcontext() if odd is not None else pytest.raises(ValueError, match="twice"):
+            assert verify_files._read_weights(file)[2] == odd
 
 
 def test_whole_numbers_and_bfloat16_are_looked_at(tmp_path):
