@@ -107,9 +107,9 @@ def plan(
 ) -> None:
     """Compute what a private training costs before paying for it, or what ledgers add up to.
 
-    Give a recipe to compare ε from 1 to 8, three cohorts and fewer rounds: noise, hours on this machine, expected
-    accuracy. Or give numbers: the noise to learn ε, or ε to learn the noise. Or give ledgers to learn the ε of what was
-    released already.
+    Give a recipe to compare it at ε from 1 to 8, at half and twice its cohort, and at a quarter and half of its
+    rounds: noise, hours on this machine, expected accuracy. Or give numbers: the noise to learn ε, or ε to learn the
+    noise. Or give ledgers to learn the ε of what was released already.
     """
     given = [f"--{name.replace('_', '-')}" for name, value in asdict(training).items() if value is not None]
     if recipe is not None:
