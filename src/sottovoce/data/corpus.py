@@ -373,9 +373,11 @@ def _separated(path: Path, usual: str, reading: Reading, census: Census) -> Gene
                 elif len(row) > len(header):  # going on would cut the text at its first comma
                     found = f"{len(row)} fields where the header names {len(header)}"
                     raise _error(path, start, f"{found}; put quotes around fields that contain {delimiter!r}")
-                elif len(row) < len(header) and {*reading.users, reading.text}.intersection(header[len(row) :]):
+                elif len(row) < len(header) and (
+                    lost := {*reading.users, reading.text}.intersection(header[len(row) :])
+                ):
                     count = f"{len(row)} {'field' if len(row) == 1 else 'fields'} where the header names {len(header)}"
-                    raise _error(path, start, f"{count}; complete this line, or remove it")
+                    raise _error(path, start, f"no {min(lost)!r}: {count}; complete this line, or remove it")
                 else:
                     yield start, dict(zip(header, row, strict=False))
             census.guessed_lines += reader.guessed
