@@ -115,6 +115,8 @@ def plan(
     if recipe is not None:
         named = {"--delta": delta, "--accountant": accountant, "--ledger": ledger}
         given += [name for name, value in named.items() if value is not None]
+        if training.select is not None:
+            raise SottoError("--select goes with numbers, such as --users and --epsilon, and not with a recipe")
         if others := [name for name in given if name != "--users-per-second"]:
             raise SottoError(f"a recipe is planned with its own values; change them with --set, not {others[0]}")
         _plan_recipe(recipe, timing, training.users_per_second, json)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from sottovoce.data import lines
 from sottovoce.data.census import Census
 from sottovoce.data.lines import ONE_OBJECT, PACKED, LineReader, format_of, must_be_file, one_line, opened, readable
-from sottovoce.errors import SettingError, SottoError, did_you_mean
+from sottovoce.errors import SettingError, SottoError, count_of, did_you_mean
 
 Row = Mapping[str, Any]
 # The owners and the text; and what is known of the writer, where that is read.
@@ -376,8 +376,8 @@ def _separated(path: Path, usual: str, reading: Reading, census: Census) -> Gene
                 elif len(row) < len(header) and (
                     lost := {*reading.users, reading.text}.intersection(header[len(row) :])
                 ):
-                    count = f"{len(row)} {'field' if len(row) == 1 else 'fields'} where the header names {len(header)}"
-                    raise _error(path, start, f"no {min(lost)!r}: {count}; complete this line, or remove it")
+                    found = f"{count_of(len(row), 'field')} where the header names {len(header)}"
+                    raise _error(path, start, f"no {min(lost)!r}: {found}; complete this line, or remove it")
                 else:
                     yield start, dict(zip(header, row, strict=False))
             census.guessed_lines += reader.guessed

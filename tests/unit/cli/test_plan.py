@@ -139,6 +139,7 @@ def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsy
         (["--delta", "1e-5"], "change them with --set, not --delta"),
         (["--users", "100"], "change them with --set, not --users"),
         (["--ledger", "x"], "change them with --set, not --ledger"),
+        (["--select", "5"], "--select goes with numbers"),
         (["--set", "privacy.mode=none"], "no ε to plan"),
         (["--users-per-second", "0"], "must be a positive number"),
         (["--tokens-per-user", "0"], "must be at least 1"),
