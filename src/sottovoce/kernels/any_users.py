@@ -26,7 +26,7 @@ from sottovoce.kernels.lstm_users import LN2, Step, unit_of
 from sottovoce.local.objective import Batch, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
-from sottovoce.models.head import aligned, tables_of, unit_rows
+from sottovoce.models.head import ALIGNED, tables_of, unit_rows
 from sottovoce.models.lstm import reading_with
 from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
 
@@ -75,6 +75,7 @@ class Softmax(NamedTuple):
     # outputs, table, target, level, step -> Δ of the table stepped, its squares, the gradient of the bias
     step_table: Callable[[Array, Table, Target, Array, Step], tuple[Array, Array, Array | None]]
     written: str = "XLA"  # in what
+    aligned: bool = False  # is a row of the table padded, so that each begins at 16 bytes?
     recurrence: Any = None  # of LSTM layers: see `recurrence`; None is the model's own
     # Rows, outputs, bias -> log2 of Σ exp2(logit), by one table for all users; None is in XLA.
     level: Callable[[Array, Array, Array | None], Array] | None = None
@@ -208,7 +209,7 @@ class _Block:
         cut = partial(cut_into_lanes, lanes=update.batch, unroll=update.unroll, bos=update.bos)
         steps = jax.vmap(lambda user: cut(update.text(user)))(users)
         self.steps = jax.tree.map(lambda part: part.swapaxes(0, 1), steps)  # [steps, users, lanes, unroll]
-        self.table = self.received[self.output].astype(softmax.kind)
+        self.table = self._aligned(self.received[self.output].astype(softmax.kind))
         # λ, and whether the received model reads along.
         objective = update.objective
         self.user_share = objective.user_share if isinstance(objective, WithoutForgetting) else 1.0
@@ -219,12 +220,13 @@ class _Block:
         bound = clip_norms * SAFE_SHARE
         unit = unit_of(jnp.linalg.norm(clip_norms, axis=1), stored)
 
-        def kept(leaf: Array) -> Array:  # vectors are small and stay in float32
+        def kept(index: int, leaf: Array) -> Array | None:  # vectors are small and stay in float32
+            if index == self.words and not self.tied:
+                return None
+            leaf = self.table if index == self.output else leaf
             return jnp.zeros((count, *leaf.shape), stored if leaf.ndim > 1 else jnp.float32)
 
-        deltas = [
-            None if index == self.words and not self.tied else kept(leaf) for index, leaf in enumerate(self.received)
-        ]
+        deltas = [kept(index, leaf) for index, leaf in enumerate(self.received)]
         words = None if self.tied else Sparse.zeros(count, self.received[self.words])
         begin = _Carry(
             deltas, words, jnp.ones(bound.shape), None, jnp.zeros(bound.shape, bool), jnp.zeros(count), jnp.zeros(count)
@@ -259,7 +261,19 @@ class _Block:
         if index == self.words and carry.words is not None:
             return carry.words.whole()
         delta = carry.stored[index]
+        if index == self.output:
+            delta = delta[..., : self.size]
         return _like(self._scale(carry.clip, unit, index), delta) * delta
+
+    @property
+    def size(self) -> int:
+        """Of a row of the table of logits."""
+        return self.received[self.output].shape[1]
+
+    def _aligned(self, rows: Array) -> Array:
+        """Rows of the table of logits, outputs, or changes of its rows, as wide as the table is kept."""
+        short = -self.size % ALIGNED if self.softmax.aligned else 0
+        return jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, short)]) if short else rows
 
     def _read(self, leaves: list[Array], rows: Array, state: Any, keys: Any) -> tuple[Array, Any]:
         """The outputs [lanes, unroll, size] of one user, by the model with these leaves in the places of its body."""
@@ -289,7 +303,7 @@ class _Block:
         # Forwards: the rows of the words, the model's own reading, the scores.
         if carry.words is None:
             change = jax.vmap(lambda delta, ids: delta[ids])(carry.stored[self.words], inputs)
-            change = scales[self.words][:, None, None] * change
+            change = scales[self.words][:, None, None] * change[..., : self.size]
         else:
             change = carry.words.rows(inputs)
         rows = (self.received[self.words][inputs] + change).reshape(*lanes, -1)
@@ -301,7 +315,7 @@ class _Block:
         read = jax.vmap(lambda leaves, rows, state, keys: self._read(leaves, rows, state, keys))
         outputs, back, state = jax.vjp(lambda body, rows: read(body, rows, state, keys), body, rows, has_aux=True)
         outputs = flat(outputs) / LN2
-        narrow = outputs.astype(kind)
+        narrow = self._aligned(outputs.astype(kind))
 
         share = mask / jnp.maximum(jnp.sum(mask, axis=1, keepdims=True), 1)
         scale = jnp.where(active, scales[self.output], -1.0)
@@ -324,7 +338,7 @@ class _Block:
 
         # Backwards.
         of_outputs = jnp.where(mask[..., None] > 0, of_outputs * share[..., None], 0)
-        of_body, of_rows = back(of_outputs.reshape(*lanes, -1))
+        of_body, of_rows = back(of_outputs[..., : self.size].reshape(*lanes, -1))
         of_rows = flat(of_rows).astype(jnp.float32)
         of_rows = jnp.where(active[:, None, None], of_rows, 0)
         step = Step(table.scale, unit, update.learning_rate)
@@ -332,7 +346,8 @@ class _Block:
         new[self.output], squares[self.output], of_bias = self.softmax.step_table(narrow, table, target, level, step)
         words = carry.words
         if words is None:
-            new[self.words], grown = _add_rows(new[self.words], inputs, -update.learning_rate * of_rows, unit)
+            change = self._aligned(-update.learning_rate * of_rows)
+            new[self.words], grown = _add_rows(new[self.words], inputs, change, unit)
             squares[self.words] = squares[self.words] + grown
         else:
             words = words.add(inputs, -update.learning_rate * of_rows)
@@ -381,7 +396,7 @@ class _Block:
         body = [leaf.astype(kind) if leaf.ndim > 1 else leaf for leaf in body]
         rows = self.received[self.words][inputs]
         outputs, before = jax.vmap(lambda rows, state: self._read(body, rows, state, None))(rows, before)
-        narrow = (outputs / LN2).astype(kind).reshape(count, tokens.shape[1], -1)
+        narrow = self._aligned((outputs / LN2).astype(kind).reshape(count, tokens.shape[1], -1))
         bias = None if self.bias is None else self.received[self.bias] / LN2
         level = self.softmax.other_level(self.table, self.unit_rows, narrow, bias)
         return Target(tokens, share, self.user_share, narrow, level, bias), before
@@ -389,7 +404,9 @@ class _Block:
     def _step_leaf(self, stored: Array, gradient: Array, scale: Array, unit: Array) -> tuple[Array, Array]:
         """Δ of one array after a step, in units, and its squares. A scale below 0 leaves it as it is."""
         new = _like(scale, stored) * stored - self.update.learning_rate * gradient.astype(jnp.float32)
-        squares = jnp.sum(jnp.square(new), axis=tuple(range(1, new.ndim)))
+        # Row by row: XLA would cut the numbers of a leaf into other rows, and read slices of gradients out of order.
+        by_row = jax.lax.optimization_barrier(jnp.sum(jnp.square(new), axis=-1))
+        squares = jnp.sum(by_row, axis=tuple(range(1, by_row.ndim)))
         return jnp.where(_like(scale, stored) < 0, stored, _in_units(new, stored.dtype, unit)), squares
 
 
@@ -402,7 +419,7 @@ def _in_units(new: Array, kind: Any, unit: Array) -> Array:
     if kind == jnp.float32:
         return new
     most = float(jnp.finfo(kind).max)
-    return jnp.clip(new / _like(unit, new), -most, most).astype(kind)
+    return jnp.clip(new * _like(1 / unit, new), -most, most).astype(kind)  # exact: a unit is a power of two
 
 
 def _add_rows(stored: Array, ids: Array, change: Array, unit: Array) -> tuple[Array, Array]:
@@ -435,7 +452,7 @@ def _all_rows(table: Table) -> tuple[Array, Array, Array]:
 
 
 def _logits(outputs: Array, rows: Array, bias: Array | None) -> Array:
-    logits = jnp.einsum("ute,uve->utv", aligned(outputs), rows, preferred_element_type=jnp.float32)
+    logits = jnp.einsum("ute,uve->utv", outputs, rows, preferred_element_type=jnp.float32)
     return logits if bias is None else logits + bias[:, None]
 
 
@@ -453,19 +470,18 @@ def _other_rows(received: Array, unit: bool, kind: Any) -> Array:
 
 
 def _other_logits(received: Array, unit: bool, outputs: Array, bias: Array | None) -> Array:
-    rows = aligned(_other_rows(received, unit, outputs.dtype))
-    logits = jnp.einsum("ute,ve->utv", aligned(outputs), rows, preferred_element_type=jnp.float32)
+    rows = _other_rows(received, unit, outputs.dtype)
+    logits = jnp.einsum("ute,ve->utv", outputs, rows, preferred_element_type=jnp.float32)
     return logits if bias is None else logits + bias
 
 
 def _scores(outputs: Array, table: Table, target: Target) -> Scores:
-    rows = aligned(_all_rows(table)[1].astype(outputs.dtype))
+    rows = _all_rows(table)[1].astype(outputs.dtype)
     logits = _logits(outputs, rows, table.bias)
     level = _level(logits)
 
     def mean_row(chances: Array) -> Array:
-        mean = jnp.einsum("utv,uve->ute", chances.astype(rows.dtype), rows, preferred_element_type=jnp.float32)
-        return mean[..., : outputs.shape[-1]]
+        return jnp.einsum("utv,uve->ute", chances.astype(rows.dtype), rows, preferred_element_type=jnp.float32)
 
     other = None if target.outputs is None else mean_row(_other_chances(table, target))
     return Scores(level, mean_row(jnp.exp2(logits - level[..., None])), other)
@@ -475,14 +491,14 @@ def _step_table(
     outputs: Array, table: Table, target: Target, level: Array, step: Step
 ) -> tuple[Array, Array, Array | None]:
     change, rows, inverse = _all_rows(table)
-    logits = _logits(outputs, aligned(rows.astype(outputs.dtype)), table.bias)
+    logits = _logits(outputs, rows.astype(outputs.dtype), table.bias)
     errors = jnp.exp2(logits - level[..., None])
     errors = errors - target.user_share * (target.tokens[..., None] == jnp.arange(rows.shape[1]))
     if target.outputs is not None:
         errors = errors - (1 - target.user_share) * _other_chances(table, target)
     errors = errors * target.share[..., None]
     narrow = (errors * LN2).astype(outputs.dtype)
-    gradient = jnp.einsum("utv,ute->uve", narrow, aligned(outputs)).astype(jnp.float32)[..., : outputs.shape[-1]]
+    gradient = jnp.einsum("utv,ute->uve", narrow, outputs).astype(jnp.float32)
     if table.unit:
         gradient = inverse * (gradient - rows * jnp.sum(rows * gradient, -1, keepdims=True))
     new = change - step.learning_rate * gradient
@@ -498,4 +514,4 @@ def _step_table(
 
 
 def plain_softmax(kind: Any = jnp.float32, stored: Any = jnp.float32) -> Softmax:
-    return Softmax(kind, stored, _scores, _step_table)
+    return Softmax(kind, stored, _scores, _step_table, aligned=kind == jnp.bfloat16)

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from sottovoce.errors import SottoError
 
 LN2 = 0.6931471805599453  # scores and levels are in base 2, which is what the hardware has
+ALIGNED = 8  # numbers of bfloat16 in 16 bytes
 
 
 class Tables(NamedTuple):
@@ -38,7 +39,7 @@ def tables_of(model: Any) -> Tables | None:
 
 def aligned(x: Float[Array, "*any size"]) -> Float[Array, "*any aligned"]:
     """Rows of bfloat16 numbers with zeros added, so that each begins at 16 bytes: fast products need it."""
-    short = -x.shape[-1] % 8 if x.dtype == jnp.bfloat16 else 0
+    short = -x.shape[-1] % ALIGNED if x.dtype == jnp.bfloat16 else 0
     return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, short)]) if short else x
 
 

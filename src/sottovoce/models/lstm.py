@@ -44,8 +44,8 @@ def read_layer(
 ) -> tuple[Float[Array, "time hidden"], LayerState]:
     """One LSTM layer over time. `mask` multiplies the recurrent input (dropout)."""
     # Not one matrix that is then cut in two: it would be written and read once more.
-    from_word = aligned(jnp.concatenate([gate.weight[:, : inputs.shape[1]] for gate in gates]))  # [4 hidden, inputs]
-    from_hidden = aligned(jnp.concatenate([gate.weight[:, inputs.shape[1] :] for gate in gates]))  # [4 hidden, hidden]
+    from_word = jnp.concatenate([aligned(gate.weight[:, : inputs.shape[1]]) for gate in gates])  # [4 hidden, inputs]
+    from_hidden = jnp.concatenate([aligned(gate.weight[:, inputs.shape[1] :]) for gate in gates])  # [4 hidden, hidden]
     bias = jnp.concatenate([gate.bias for gate in gates])
     words = multiply(inputs, from_word) + bias  # [time, 4 hidden]: the words' share of all gates is one product
 

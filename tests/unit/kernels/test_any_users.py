@@ -79,6 +79,14 @@ def test_every_user_sends_what_fedavg_sends(name, way):
     assert np.abs(flat(fast)).max() > 1e-3
 
 
+@pytest.mark.parametrize("name", ["stacked and tied", pytest.param("gated cnn", marks=pytest.mark.slow)])
+def test_rows_that_are_padded_send_the_same(name):
+    """Rows of 6 numbers, kept as 8."""
+    slow, fast = both(name, "flat", plain_softmax()._replace(aligned=True))
+    np.testing.assert_allclose(flat(fast), flat(slow), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(fast.norm, slow.norm, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_narrow_numbers_stay_within_the_clip_and_close(name):
