@@ -42,7 +42,7 @@ from sottovoce.reporting.derived import (
     record_faults,
     with_one_more,
 )
-from sottovoce.reporting.statement import DECLARED, OWN_TEXT, RUN_NAME, Correlation, Statement
+from sottovoce.reporting.statement import DECLARED, LOUD, OWN_TEXT, RUN_NAME, Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import README, RECIPE, STATEMENT, RunFolder, is_release, kind_of
@@ -53,7 +53,6 @@ T = TypeVar("T")
 
 PASSED, FAILED, ABSENT, UNCHECKED = "passed", "failed", "not there", "not checked"
 OWN_CODE = "own code"  # the check of what only code of the owner's own could show
-LOUD = "WARNING"  # how a note begins that is read first
 NOT_PROVED = (
     "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
     "that the ledger lists all uses of these people's text: others may be in another store or in no ledger",
@@ -364,7 +363,7 @@ def _try(read: Callable[[], T]) -> tuple[T | None, str]:
 def _noted(what: str, found: Iterable[str]) -> tuple[str, ...]:
     """All notes on something, or that there may be some: a file that hinders them hides none."""
     notes, failed = _try(lambda: tuple(found))
-    return (f"{what} could not be compared ({failed})",) if notes is None else notes
+    return (f"{LOUD}: {what} could not be compared ({failed})",) if notes is None else notes
 
 
 def _why(error: Exception) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +25,20 @@ from sottovoce.errors import SottoError, count_of
 from sottovoce.files import CHECKSUM, Facts, Json
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.adversaries import not_covered_of
 from sottovoce.reporting.model_card import Described, how_good_privately, model_card, promise, rows
-from sottovoce.reporting.readme_figures import figures, planned_rounds
+from sottovoce.reporting.readme_figures import figures, planned_rounds, speaks_of_privacy
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
-    NO_CIPHER,
+    LOUD,
     NOISE_GENERATOR,
-    NOT_COVERED,
     PROTECTS,
     REGISTRY,
-    REHEARSED,
     RELEASED,
     SKELLAM_GENERATOR,
     SOFTWARE,
-    STARTED_FROM,
     TRAINED_AT_ONCE,
     Statement,
+    not_covered,
 )
 from sottovoce.reporting.statement_text import epsilon_text, plain, prose
 from sottovoce.runs.baselines import Baselines
@@ -65,9 +63,8 @@ _ALSO_NOT_COVERED = re.compile(
 _FRONT = re.compile(r'^(license|language): "([\w.+-]{1,64})"$', re.MULTILINE | re.ASCII)
 # A line that begins with the command, after marks of a list, a quotation, a prompt or code.
 _COMMAND = re.compile(r"([\s>$`*+-]{0,9})(sotto[ \t]{1,9}verify\b[^`]{0,999})")
-_CODE, _FENCES = re.compile(r" {4}|\t|.*[$`]"), ("```", "~~~")
-_EPSILON = re.compile(r"(?:ε = |ε is |ε >= |e\^|\()([0-9][0-9.,e+-]*[0-9]|[0-9])")
-_DELTA = re.compile(r"(?:δ = |plus |, )([0-9.]+e-[0-9]+)")
+_CODE, _FENCES, _END_OF_COMMAND = re.compile(r" {4}|\t|.*[$`]"), ("```", "~~~"), frozenset(";&|")
+_MOST_SHOWN = 20  # lines of a README's own
 
 
 def has_known_words(statement: Statement) -> bool:
@@ -86,9 +83,7 @@ def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     text = written.pop("prose", "")
     yield from _fact_faults(written, statement, _recipe(release))
     if not are_compared(statement):
-        wanted = _figures(prose(statement))
-        if odd := sorted(_figures(str(text)) - wanted):
-            yield f"privacy.json speaks of {', '.join(odd)}, which is no figure of its facts"
+        yield from _figure_faults("privacy.json", str(text), prose(statement))
         # Words of other versions differ; none of them listed nothing.
         if statement.private and not any(text.strip() for text in statement.not_covered):
             yield "it does not say what is not covered"
@@ -109,15 +104,22 @@ def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
 
 
 def notes(release: RunFolder, statement: Statement) -> Iterator[str]:
-    """What a reader must know of sentences that could not be compared."""
+    """What a reader must know of sentences that could not be compared. What is on privacy begins with `LOUD`."""
     if not are_compared(statement):
-        yield f"another version wrote the sentences of privacy.json and {README}: only figures in them were compared"
+        yield (
+            f"{LOUD}: another version wrote the sentences of privacy.json and {README}: only plain figures of ε, δ and "
+            "rounds in them were compared; read both"
+        )
     elif (readme := _readme(release)) is not None:
         said, wanted = (
             Counter(filter(None, text.splitlines())) for text in (readme, _written(release, statement, readme))
         )
-        if own := (said - wanted).total():
-            yield f"{README} has text of its own, which nothing here checks: {count_of(own, 'line')}"
+        own = list((said - wanted).elements())
+        for line in own[:_MOST_SHOWN]:
+            loud = f"{LOUD}: " * speaks_of_privacy(line)
+            yield f"{loud}nothing here checks this line of {README}, which is the owner's own: {line[:200]!r}"
+        if more := own[_MOST_SHOWN:]:
+            yield f"{LOUD}: {README} has {count_of(len(more), 'more line')} of the owner's own; read them"
         if lacks := (wanted - said).total():
             yield f"{README} lacks {count_of(lacks, 'line')} that a release has"
 
@@ -129,12 +131,12 @@ def _fact_faults(written: Json, statement: Statement, recipe: Recipe | None) -> 
     if other := sorted(different if known else _unknown(written, statement)):
         yield f"privacy.json has facts that a statement has not: {', '.join(map(ascii, other))}"
     if not _ACCOUNTANT.fullmatch(statement.accountant):
-        yield "its accountant is none that there is"
+        yield f"it names an accountant that there is not: {statement.accountant!a:.80}"
     versions = statement.software
     if (known and versions.keys() != set(SOFTWARE)) or not versions.keys() <= set(SOFTWARE):
         yield f"it names other software than {', '.join(SOFTWARE)}"
     if not all(re.fullmatch(_VERSION, found) for found in versions.values()):
-        yield "the version of a software is none"
+        yield f"it names versions that are none: {', '.join(map(ascii, versions.values())):.80}"
     if form >= _SAME_LABELS:
         generator = NOISE_GENERATOR if statement.mechanism.devices is None else SKELLAM_GENERATOR
         if (statement.protects, statement.noise_generator) != (PROTECTS, generator):
@@ -208,26 +210,47 @@ def _row_faults(release: RunFolder, statement: Statement, readme: str) -> Iterat
 def _commands(readme: str) -> Iterator[tuple[int, list[str]]]:
     """Lines with a command that checks a release, and their words: prose has no option, and is no code."""
     fence = ""  # the one that has begun; only its like ends it
-    for number, line in enumerate(readme.splitlines(), 1):
+    for number, line in _joined(readme):
         mark = line.lstrip(" >")[:3]
         if mark in _FENCES and fence in ("", mark):
             fence = "" if fence else mark
         if found := _COMMAND.match(line):
             words = _words(found[2])
-            if len(words) > 2 and (fence or _CODE.match(found[1]) or any(word.startswith("--") for word in words)):
+            if len(words) < 3 or "--help" in words:
+                continue
+            if fence or _CODE.match(found[1]) or any(len(word) > 2 and word.startswith("--") for word in words):
                 yield number, words
 
 
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers; one that ends with a backslash goes on in the next."""
+    begun, first = "", 1
+    for number, line in enumerate(text.splitlines(), 1):
+        first = first if begun else number
+        if line.endswith("\\"):
+            begun += line[:-1] + " "
+            continue
+        yield first, begun + line
+        begun = ""
+    if begun:
+        yield first, begun
+
+
 def _words(command: str) -> list[str]:
+    """Those of the first command of a line."""
+    reader = shlex.shlex(command, posix=True, punctuation_chars="".join(_END_OF_COMMAND))
+    reader.whitespace_split = True
     try:
-        return shlex.split(command, comments=True)
+        words = list(reader)
     except ValueError:  # an apostrophe
-        return command.split()
+        words = command.split()
+    return list(takewhile(lambda word: not set(word) <= _END_OF_COMMAND, words))
 
 
 def _named(words: list[str]) -> set[str]:
     """The signers that a command compares with that of a release."""
-    return set(re.findall(r"--signer[ =](\S+)", " ".join(words)))
+    after = {word for option, word in pairwise(words) if option == "--signer"}
+    return after | {word.removeprefix("--signer=") for word in words if word.startswith("--signer=")}
 
 
 def _signer(release: RunFolder) -> str | None:
@@ -275,19 +298,10 @@ def _readme_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
         return
     private = statement.private_accuracy
     facts = "\n".join([_promised(release, statement), *(how_good_privately(private) if private else ())])
+    yield from _figure_faults(README, readme, facts)
     for name, headline in (("ε", epsilon_text(statement.epsilon)), ("δ", plain(statement.delta))):
-        known = {each.value for each in figures(name, facts)}
-        # A larger number promises less, if it speaks of privacy at all: "a delta of 0.3", "plus 3 words".
-        most, said, fault = max(known, default=math.inf), set(), ""
-        for value, line, then in figures(name, readme):
-            said.add(value)
-            if not fault and (then or (value < most and value not in known)):
-                more = f"is no figure of its facts, and promises more than its largest, {most:g}"
-                why = "is no plain number, as 1e-6 is" if then else more
-                fault = f"line {line} of {README} speaks of {name} {value:g}{then:.40}, which {why}"
-        if fault:
-            yield fault
-        if not {each.value for each in figures(name, f"{name} = {headline}")} <= said:
+        wanted = {each.value for each in figures(name, f"{name} = {headline}")}
+        if not wanted <= {each.value for each in figures(name, readme)}:
             yield f"{README} does not say {name} = {headline}"
     rounds = (statement.rounds_done, statement.rounds_planned)
     for done, planned, line in planned_rounds(readme):
@@ -297,22 +311,28 @@ def _readme_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
             return
 
 
+def _figure_faults(file: str, text: str, facts: str) -> Iterator[str]:
+    """The first ε and the first δ of a text that promise more than those of its facts."""
+    for name in ("ε", "δ"):
+        known = {each.value for each in figures(name, facts)}
+        most = max(known, default=math.inf)
+        for value, line in figures(name, text):
+            # A larger number promises less, if it speaks of privacy at all: "plus 3 words".
+            if value < most and value not in known:
+                more = f"is no figure of its facts, and promises more than its largest, {most:g}"
+                yield f"line {line} of {file} speaks of {name} {value:g}, which {more}"
+                break
+
+
 def _not_covered(statement: Statement, recipe: Recipe | None = None) -> Iterator[str]:
     """What every statement with these facts and this recipe lists."""
     private = statement.private_accuracy is not None and not statement.exact_before
-    yield from (text for text in NOT_COVERED if not (private and text == EXACT_ACCURACY))
-    if statement.sampling_generator == "Philox":
-        yield NO_CIPHER
-    if statement.start is not None:
-        yield STARTED_FROM
-    yield from SAMPLERS[statement.sampling].not_covered
-    if statement.federation is not None:
-        yield from not_covered_of(statement.federation)
-    if recipe is not None and recipe.run.block > 1 and not statement.across_devices:
-        yield TRAINED_AT_ONCE.format(recipe.run.block)
-    if recipe is not None and recipe.local.objective == "rehearsal":
-        yield REHEARSED
-
-
-def _figures(text: str) -> set[str]:
-    return {found.rstrip(".,") for pattern in (_EPSILON, _DELTA) for found in pattern.findall(text)}
+    listed = not_covered(
+        generator=statement.sampling_generator,
+        started=statement.start is not None,
+        sampler=SAMPLERS[statement.sampling].not_covered,
+        federation=statement.federation,
+        users_at_once=1 if recipe is None or statement.across_devices else recipe.run.block,
+        objective="plain" if recipe is None else recipe.local.objective,
+    )
+    yield from (text for text in listed if not (private and text == EXACT_ACCURACY))

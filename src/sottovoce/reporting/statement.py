@@ -43,6 +43,7 @@ SOFTWARE = ("sottovoce", "jax", "dp-accounting", "numpy")  # whose versions it h
 REGISTRY = "canaries.json: which canaries were inserted, not which of them were in"
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 DECLARED = "declared public by the owner"  # of a start
+LOUD = "WARNING"  # how a note to a reviewer begins that is read first
 RUN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
 TRAINED_AT_ONCE = "rounding: {} users are trained at once (run.block); who joins may change last bits of an update"
@@ -464,7 +465,15 @@ def make_statement(
         noise_generator=NOISE_GENERATOR if mechanism.devices is None else SKELLAM_GENERATOR,
         sampling_generator=mechanism.sampler.generator,
         released=RELEASED if about.canaries is None else (*RELEASED, REGISTRY),
-        not_covered=_not_covered(recipe, mechanism, about),
+        not_covered=not_covered(
+            generator=mechanism.sampler.generator,
+            started=about.start is not None,
+            sampler=mechanism.sampler.not_covered,
+            federation=about.federation,
+            users_at_once=about.users_at_once,
+            objective=recipe.local.objective,
+            because_of_records=about.not_covered,
+        ),
         vocabulary=about.vocabulary,
         software={name: version(name) for name in SOFTWARE},
         start=None if about.start is None else StartFacts.from_json(dict(about.start)),
@@ -556,16 +565,36 @@ def store_total(spent: Spent, delta: float, accountant: str) -> float:
     return math.inf
 
 
-def _not_covered(recipe: Recipe, mechanism: Mechanism, about: RunFacts) -> tuple[str, ...]:
+def not_covered(
+    *,
+    generator: str,
+    started: bool,
+    sampler: Sequence[str],
+    federation: FederationFacts | None,
+    users_at_once: int,
+    objective: str,
+    because_of_records: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """What a statement lists as not covered.
+
+    Args:
+        generator: what cohorts are drawn with.
+        started: did the run begin with a trained model?
+        sampler: what the sampler leaves uncovered.
+        federation: how devices were asked; None in a simulation.
+        users_at_once: whose updates are computed in one program.
+        objective: of local training.
+        because_of_records: what follows from how records became users.
+    """
     return (
         *NOT_COVERED,
-        *about.not_covered,
-        *([NO_CIPHER] if mechanism.sampler.generator == "Philox" else []),
-        *([STARTED_FROM] if about.start is not None else []),
-        *mechanism.sampler.not_covered,
-        *(() if about.federation is None else not_covered_of(about.federation)),
-        *([TRAINED_AT_ONCE.format(about.users_at_once)] if about.users_at_once > 1 else []),
-        *([REHEARSED] if recipe.local.objective == "rehearsal" else []),
+        *because_of_records,
+        *([NO_CIPHER] if generator == "Philox" else []),
+        *([STARTED_FROM] if started else []),
+        *sampler,
+        *(() if federation is None else not_covered_of(federation)),
+        *([TRAINED_AT_ONCE.format(users_at_once)] if users_at_once > 1 else []),
+        *([REHEARSED] if objective == "rehearsal" else []),
     )
 
 

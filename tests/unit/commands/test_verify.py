@@ -773,7 +773,7 @@ def test_a_file_that_hinders_notes_is_noted(whole, monkeypatch):
         raise ValueError("no figure")
 
     monkeypatch.setattr("sottovoce.reporting.sentences.model_card", fail)
-    assert "README.md could not be compared (no figure)" in verify_release(whole()).notes
+    assert "WARNING: README.md could not be compared (no figure)" in verify_release(whole()).notes
 
 
 @pytest.mark.parametrize("lie", RECORDS_THAT_LIE)
@@ -849,7 +849,7 @@ FILES_THAT_LIE = {
     "a recipe that is none": (lambda folder: (folder / "training.toml").write_text("[["), "recipe"),
     "a recipe of more rounds": (rewrite("training.toml", "rounds = 60", "rounds = 600"), "recipe"),
     "README": (rewrite("README.md", "ε = ", "ε = 0.0"), "sentences"),
-    "README with a second ε": (rewrite("README.md", "# A", "Its epsilon is only 0.001.\n\n# A"), "sentences"),
+    "README with a second ε": (rewrite("README.md", "# A", "Its ε is 0.001.\n\n# A"), "sentences"),
     "fewer rounds on the card": (reseal("card.json", '"rounds": 60', '"rounds": 59'), "statement"),
     "more rounds in the record": (record(61), "statement"),
     "a record that is none": (lambda folder: (folder / "record.jsonl").write_text("{}\n"), "statement"),
@@ -1288,13 +1288,13 @@ READMES_OF_TODAY = {
     "a command after another fence": ("## Check it", "```\n~~~\nsotto verify model\n```\n\n## Check it"),
     "a smaller δ": ("## Check it", "It holds plus 1e-9.\n\n## Check it"),
     "a δ as a power": ("## Check it", "It has δ = 10^-9.\n\n## Check it"),
-    "a δ as another power": ("## Check it", "It has δ = 2^-40.\n\n## Check it"),
-    "a δ as a fraction": ("## Check it", "It has δ = 1/1,000,000,000.\n\n## Check it"),
-    "an ε as a share": ("## Check it", "It has ε = 80 %.\n\n## Check it"),
+    "a command that goes on": ("## Check it", "    sotto verify \\\\\n  model --unsigned\n\n## Check it"),
+    "a signer of another command": (COMMAND, "sotto verify 'a model' --unsigned; echo --signer SHA256:"),
+    "a signer in the name of the folder": (COMMAND, "sotto verify 'a model --signer' # SHA256:"),
     "both at once": ("## Check it", "It has ε, δ = 0.1, 1e-9.\n\n## Check it"),
     "a word before the promise": ("A next-word model of", "It was: A next-word model of"),
     "a word after the promise": (f"- {NOT_COVERED[-1]}", f"- {NOT_COVERED[-1]}: covered too"),
-    "rounds": ("## Check it", "After 2 of 60 planned it was fine.\n\n## Check it"),
+    "rounds": ("## Check it", "After 2 of 60 planned rounds it was fine.\n\n## Check it"),
 }
 
 
@@ -1305,34 +1305,67 @@ def test_rows_and_command_of_a_readme_are_compared(whole, lie):
 
 
 HARMLESS = {
-    "a number of words": ("## Check it", "It knows 4 tokens plus 3 words.\n\n## Check it"),
-    "a delta that is none": ("## Check it", "A delta of 0.3 in accuracy, or of 3 %.\n\n## Check it"),
-    "its δ as a power": ("## Check it", "Here δ = 10^-6, or $\\delta = 10^{-6}$.\n\n## Check it"),
-    "a separator": ("## Check it", "ε = 80 · 60 rounds; **ε = 80** 10 people; ε = 80/δ = 0.1\n\n## Check it"),
-    "a larger ε": ("## Check it", "Other models have ε = 80.\n\n## Check it"),
-    "another title": ("# A private next-word model", "# Our keyboard"),
-    "prose": ("## Check it", "sotto verify doesn't need jax.\n`sotto verify` computes it.\n\n## Check it"),
-    "another order of options": (COMMAND, "sotto verify --json 'a model' --signer SHA256:"),
-    "an option with its value": (COMMAND, "sotto verify 'a model' --signer=SHA256:"),
+    "a number of words": "It knows 4 tokens plus 3 words.",
+    "a separator": "ε = 80 · 60 rounds; **ε = 80** 10 people",
+    "a larger ε": "Other models have ε = 80.",
+    "its δ as a power": "Here δ = 10^-6.",
+    "prose on the command": "sotto verify doesn't need jax.\n`sotto verify` computes it.",
+    "prose with a dash": "sotto verify checks the files -- all of them",
+    "its help": "`sotto verify --help` lists the checks",
+    "other figures": "Adam with epsilon = 1e-8 changed 12 of 12 planned languages.",
+    "Δ is a difference": "Δ = 0 points between both.",
 }
 
 
 @pytest.mark.parametrize("words", HARMLESS)
 def test_harmless_words_of_its_owner_in_a_readme_pass(whole, words):
-    found = verify_release(whole(after=rewrite("README.md", *HARMLESS[words])))
+    found = verify_release(whole(after=rewrite("README.md", "## Check it", f"{HARMLESS[words]}\n\n## Check it")))
     assert found.verified, [check for check in found.checks if check.result == FAILED]
-    assert any("text of its own" in note for note in found.notes)
+    shown = sorted(note.partition("owner's own: ")[2] for note in found.notes if "owner's own" in note)
+    assert shown == sorted(map(repr, HARMLESS[words].split("\n")))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("# A private next-word model", "# Our keyboard"),
+        (COMMAND, "sotto verify --json 'a model' --signer SHA256:"),
+        (COMMAND, "sotto verify 'a model' --signer=SHA256:"),
+        (COMMAND, "sotto verify 'a model' \\\n    --signer SHA256:"),
+    ],
+)
+def test_another_title_and_other_forms_of_the_command_pass(whole, change):
+    found = verify_release(whole(after=rewrite("README.md", *change)))
+    assert found.verified, [check for check in found.checks if check.result == FAILED]
+
+
+ON_PRIVACY = (
+    "Its epsilon is only 0.001.",
+    "The model is 0.5-DP.",
+    "It has δ = 2^-40, that is, one in 10^12.",
+    "| ε | δ |",
+    "$\\varepsilon = 0.5$",
+    "Nobody can be found out: it is certified.",
+    "ε (0.5)",
+)
+
+
+@pytest.mark.parametrize("line", ON_PRIVACY)
+def test_what_a_readme_adds_on_privacy_is_shown_first(whole, line):
+    found = verify_release(whole(after=rewrite("README.md", "## Check it", f"{line}\n\n## Check it")))
+    wanted = f"WARNING: nothing here checks this line of README.md, which is the owner's own: {line!r}"
+    assert wanted in found.notes
 
 
 def test_a_signer_before_the_folder_is_no_folder(whole):
     def turn(folder: Path) -> None:
         text = (folder / "README.md").read_text()
         line = next(line for line in text.splitlines() if line.startswith(COMMAND))
-        (folder / "README.md").write_text(text.replace(line, f"sotto verify{line[len(COMMAND) - 16 :]} 'a model'"))
+        (folder / "README.md").write_text(text.replace(line, f"sotto verify{line[len(COMMAND) - 17 :]} 'a model'"))
 
     found = verify_release(whole(after=turn))
     assert found.verified
-    assert "README.md has text of its own, which nothing here checks: 1 line" in found.notes
+    assert sum("owner's own" in note for note in found.notes) == 1
 
 
 def test_a_fault_of_a_readme_names_its_line_and_why(whole):
@@ -1349,10 +1382,11 @@ def test_a_fault_of_a_readme_names_its_line_and_why(whole):
 
 def test_text_of_its_own_in_a_readme_is_noted(whole):
     assert not any("README" in note for note in verify_release(whole()).notes)
-    own = rewrite("README.md", "## Check it", "The model is 0.5-DP.\n<script>\n\n## Check it")
+    own = rewrite("README.md", "## Check it", "\n".join(["<script>", *["another word"] * 24, "", "## Check it"]))
     found = verify_release(whole(after=own))
     assert found.verified
-    assert "README.md has text of its own, which nothing here checks: 2 lines" in found.notes
+    assert sum("owner's own: " in note for note in found.notes) == 20
+    assert "WARNING: README.md has 5 more lines of the owner's own; read them" in found.notes
     found = verify_release(whole(after=rewrite("README.md", "## Use it\n", "")))
     assert found.verified
     assert "README.md lacks 1 line that a release has" in found.notes
@@ -1454,7 +1488,7 @@ def test_a_release_of_form_2_passes_in_the_words_of_before(whole):
         )
     )
     assert found.verified, [check for check in found.checks if check.result == FAILED]
-    assert any("only figures in them were compared" in note for note in found.notes)
+    assert any("only plain figures" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("form", "fine"), [(2, True), (3, False)])
