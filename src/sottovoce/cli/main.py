@@ -16,6 +16,7 @@ import cyclopts
 from sottovoce.cli import audit
 from sottovoce.cli.display import AskedTwice
 from sottovoce.cli.examples import add_examples
+from sottovoce.cores import cores
 from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
 
@@ -52,8 +53,7 @@ add_examples(app)
 def _share_out_cores() -> None:
     """Give JAX a device for each core of a CPU, so that users train in parallel. It must be set before jax starts."""
     if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores))
+        os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores()))
 
 
 def _print_in_order() -> None:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except ModuleNotFoundError as error:  # installed without what training needs, to verify alone
         if (error.name or "").partition(".")[0] not in _needed():
             raise
-        then = "`pip install sottovoce`, where it is installed already, adds what it lacks; `sotto verify` does without"
+        then = "`pip install sottovoce` adds it (`sotto verify` needs no jax)"
         _fail(f"this command needs {error.name}, which is not installed; {then}")
     except RecursionError:  # JSON of a hundred thousand brackets
         _fail("a file that was given is nested too deep to be read; put it back as it was written")

@@ -43,10 +43,15 @@ def practice(
     lines = (
         "accuracy is that of made-up text; it says nothing about yours",
         f"look at it: sotto report {result.path}, sotto keyboard {result.path}, sotto watch {result.path}",
-        f"for real: sotto train {recipe} --out RUN{set_options(settings)}",
+        f"for real: sotto train {recipe} --out RUN{set_options(_without_run(settings))}",
     )
     print_result(result, json=json, next_step="\n".join(lines))
     end_stopped(result, stop)
+
+
+def _without_run(settings: list[str] | None) -> list[str]:
+    """What was set for practice as well as for the real run: fewer rounds to look at would cost the whole ε."""
+    return [each for each in settings or () if not each.strip().startswith("run.")]
 
 
 def _show(forecast: Forecast, *, json: bool) -> bool:

@@ -71,11 +71,12 @@ def release(
 def _where_it_stands(plan: Release, run: Path) -> str:
     """After Ctrl-C. Secrets are erased just before the folder gets its name."""
     from sottovoce.runs.folder import RunFolder
+    from sottovoce.runs.secrets import Secrets
 
     out = Path(plan.out)
     if out.is_dir() and any(out.iterdir()):
         return f"released before it was stopped: {out}"
-    if plan.again or RunFolder.open(run).secrets.exists():
+    if plan.again or Secrets.are_whole(RunFolder.open(run).secrets):
         return f"nothing was released, and {run} is as it was; the same command begins anew"
     return f"nothing was released, but the secrets of {run} are erased; give the same command again"
 

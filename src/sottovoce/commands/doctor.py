@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from sottovoce.cores import cores
 from sottovoce.errors import SottoError
 from sottovoce.files import Facts
 
@@ -84,7 +84,7 @@ def examine(folder: Path, rate: Callable[[], float] | None = None) -> Checkup:
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         device=device,
         devices=devices,
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        cores=cores(),
         memory_bytes=memory,
         free_memory_bytes=free,
         free_disk_bytes=disk,

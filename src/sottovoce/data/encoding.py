@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sottovoce.cores import cores
 from sottovoce.data.blocks import Block, OwnedTexts, blocks, blocks_of
 from sottovoce.data.census import Census, form_of
 from sottovoce.data.contexts import begun_with
@@ -101,9 +101,7 @@ def _in_order(found: Iterator[Block], grouping: Grouping, tokenizer: Tokenizer) 
     def encode(block: Block) -> EncodedBlock:
         return encode_block(block.read(grouping.reading, grouping.owners_per_record), grouping, tokenizer)
 
-    threads = min(
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, MOST_THREADS
-    )
+    threads = min(cores(), MOST_THREADS)
     waiting: deque[Future[EncodedBlock]] = deque()
     with ThreadPoolExecutor(threads, "encode") as pool:
         try:
@@ -121,10 +119,6 @@ def _in_order(found: Iterator[Block], grouping: Grouping, tokenizer: Tokenizer) 
                 raise fault
         finally:  # after a fault or Ctrl-C those that have not begun do not
             pool.shutdown(cancel_futures=True)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _next(found: Iterator[Block]) -> Block | SottoError | None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sottovoce.cores import cores
 from sottovoce.data.demo import GRAMMAR, SLOTS, TOPICS
 from sottovoce.data.prepare import PREPARATION_FILE, PreparationSummary, new_store
 from sottovoce.data.rows import BATCH_TOKENS, RecordBatch, SplitWriter
@@ -292,10 +293,10 @@ def _in_order(
     draw: Callable[[int], tuple[np.ndarray, RecordBatch]], firsts: range
 ) -> Iterator[tuple[np.ndarray, RecordBatch]]:
     """Chunks in order, drawn by as many threads as there are cores; few wait at a time."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with ThreadPoolExecutor(cores) as pool:
+    threads = cores()
+    with ThreadPoolExecutor(threads) as pool:
         coming = iter(firsts)
-        waiting = [pool.submit(draw, first) for first in islice(coming, cores + 1)]
+        waiting = [pool.submit(draw, first) for first in islice(coming, threads + 1)]
         while waiting:
             yield waiting.pop(0).result()
             waiting += [pool.submit(draw, first) for first in islice(coming, 1)]

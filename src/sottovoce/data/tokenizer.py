@@ -26,11 +26,6 @@ class Specials(NamedTuple):
         """All tokens that begin a text, `bos` first. None of them is ever a target."""
         return (self.bos, *self.contexts)
 
-    def beginning_with(self, token: int) -> Specials:
-        """The same tokens, where texts begin with one of `begins`."""
-        others = tuple(each for each in self.begins if each != token)
-        return self._replace(bos=token, contexts=others)
-
 
 @dataclass(frozen=True, eq=False)
 class TokenColumn:

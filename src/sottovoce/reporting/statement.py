@@ -567,7 +567,7 @@ def store_total(spent: Spent, delta: float, accountant: str) -> float:
 
 def not_covered(
     *,
-    generator: str,
+    generator: str | None,
     started: bool,
     sampler: Sequence[str],
     federation: FederationFacts | None,
@@ -578,7 +578,7 @@ def not_covered(
     """What a statement lists as not covered.
 
     Args:
-        generator: what cohorts are drawn with.
+        generator: what cohorts are drawn with; None in statements that do not say it.
         started: did the run begin with a trained model?
         sampler: what the sampler leaves uncovered.
         federation: how devices were asked; None in a simulation.

@@ -122,6 +122,11 @@ class Secrets:
         return Secrets.load(folder, rounds[0] if rounds else 1)
 
     @staticmethod
+    def are_whole(folder: Path) -> bool:
+        """Are they there, with nothing erased?"""
+        return (folder / _SALT).exists()
+
+    @staticmethod
     def read_seal(folder: Path, round_number: int) -> bytes | None:
         """The seal of the checkpoint before a round; version 0.1 kept none."""
         path = _file(folder, round_number, "seal")
@@ -149,9 +154,9 @@ class Secrets:
 
     @staticmethod
     def erase(folder: Path) -> None:
-        """Erase everything: links, salt and lease."""
+        """Erase everything: links, salt and lease. The salt goes first: without it, none of the others is of use."""
         if folder.exists():
-            for path in sorted(folder.iterdir()):
+            for path in sorted(folder.iterdir(), key=lambda path: path.name != _SALT):
                 path.unlink()
             folder.rmdir()
             sync_folder(folder.parent)

@@ -144,7 +144,9 @@ def test_a_command_that_needs_more_than_is_installed_says_so_in_one_line(monkeyp
     failing(monkeypatch, ModuleNotFoundError("No module named 'jax.numpy'", name="jax.numpy"))
     assert status_of(["train", "mine.toml"]) == 2
     printed = capsys.readouterr().err
-    assert printed.startswith("error: this command needs jax.numpy, which is not installed; `pip install sottovoce`, ")
+    assert printed.startswith(
+        "error: this command needs jax.numpy, which is not installed; `pip install sottovoce` adds it"
+    )
     assert printed.count("\n") == 1
 
 

@@ -15,12 +15,13 @@ def trained(stub, result, monkeypatch):
 
 
 def test_it_says_that_nobody_is_charged_and_how_to_look_at_it(sotto, trained, capsys, tmp_path):
-    sotto(["practice", "demo", "--out", str(tmp_path / "trial"), "--set", "run.rounds=3"])
+    sotto(["practice", "demo", "--out", str(tmp_path / "trial"), "--set", "run.rounds=3", "--set", "local.epochs=2"])
     out, err = capsys.readouterr()
     assert "6,000 synthetic people" in err
     assert "it says nothing about yours" in out
     assert f"sotto report {tmp_path / 'run'}" in out
-    assert out.endswith("for real: sotto train demo --out RUN --set run.rounds=3\n")
+    # Three rounds of the real run would cost all of its ε.
+    assert out.endswith("for real: sotto train demo --out RUN --set local.epochs=2\n")
     recipe, folder = trained.places
     assert (recipe.run.rounds, recipe.data.store) == (3, str(tmp_path / "trial" / "store"))
     assert folder == tmp_path / "trial" / "run"

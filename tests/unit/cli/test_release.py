@@ -137,11 +137,15 @@ def test_a_folder_without_a_run_is_refused(refusal, tmp_path):
     assert "holds no run" in refusal("release", tmp_path, "--out", tmp_path / "out")
 
 
+ERASED = "nothing was released, but the secrets of run are erased; give the same command again"
+
+
 @pytest.mark.parametrize(
     ("left", "told"),
     [
-        (("run/secrets",), "nothing was released, and run is as it was; the same command begins anew"),
-        ((), "nothing was released, but the secrets of run are erased; give the same command again"),
+        (("run/secrets/salt",), "nothing was released, and run is as it was; the same command begins anew"),
+        (("run/secrets/round-000007.key",), ERASED),
+        ((), ERASED),
         (("out/weights",), "released before it was stopped: out"),
     ],
 )

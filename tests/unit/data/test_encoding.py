@@ -32,7 +32,7 @@ def corpus(path: Path, count: int = 40) -> Path:
 def test_blocks_come_in_the_order_of_the_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads that begin first end last, and the records come as they are in the file."""
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 200)
-    monkeypatch.setattr(encoding, "_cores", lambda: 4)
+    monkeypatch.setattr(encoding, "cores", lambda: 4)
     real, begun = encoding.encode_block, []
 
     def slow(*given):
@@ -69,7 +69,7 @@ def test_the_first_fault_of_a_corpus_is_told(tmp_path: Path, monkeypatch: pytest
 
 def test_after_a_fault_no_block_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks_module, "BLOCK_BYTES", 100)
-    monkeypatch.setattr(encoding, "_cores", lambda: 1)
+    monkeypatch.setattr(encoding, "cores", lambda: 1)
     begun = []
 
     def interrupt(*given):

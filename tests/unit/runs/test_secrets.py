@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sottovoce.errors import DamagedRun
@@ -68,6 +70,25 @@ def test_erased_secrets_are_those_of_a_released_run(tmp_path):
     Secrets.erase(folder)
     with pytest.raises(DamagedRun, match=r"/run was released, and its secrets were erased; start another run"):
         Secrets.load_any(folder)
+
+
+def test_secrets_that_are_partly_erased_are_not_whole(tmp_path, monkeypatch):
+    """Ctrl-C after the first file that is erased."""
+    Secrets.seeded(1).save(tmp_path, b"seal")
+    assert Secrets.are_whole(tmp_path)
+    unlink, gone = Path.unlink, []
+
+    def once(path):
+        if gone:
+            raise KeyboardInterrupt
+        gone.append(path)
+        unlink(path)
+
+    monkeypatch.setattr(Path, "unlink", once)
+    with pytest.raises(KeyboardInterrupt):
+        Secrets.erase(tmp_path)
+    assert list(tmp_path.iterdir())
+    assert not Secrets.are_whole(tmp_path)
 
 
 def test_a_link_is_not_printed():
