@@ -772,7 +772,7 @@ def test_a_file_that_hinders_notes_is_noted(whole, monkeypatch):
     def fail(*_: object) -> None:
         raise ValueError("no figure")
 
-    monkeypatch.setattr("sottovoce.reporting.sentences.model_card", fail)
+    monkeypatch.setattr("sottovoce.reporting.readme_checks.model_card", fail)
     assert "WARNING: README.md could not be compared (no figure)" in verify_release(whole()).notes
 
 
