@@ -404,10 +404,17 @@ class _Block:
     def _step_leaf(self, stored: Array, gradient: Array, scale: Array, unit: Array) -> tuple[Array, Array]:
         """Δ of one array after a step, in units, and its squares. A scale below 0 leaves it as it is."""
         new = _like(scale, stored) * stored - self.update.learning_rate * gradient.astype(jnp.float32)
-        # Row by row: XLA would cut the numbers of a leaf into other rows, and read slices of gradients out of order.
-        by_row = jax.lax.optimization_barrier(jnp.sum(jnp.square(new), axis=-1))
-        squares = jnp.sum(by_row, axis=tuple(range(1, by_row.ndim)))
-        return jnp.where(_like(scale, stored) < 0, stored, _in_units(new, stored.dtype, unit)), squares
+        return jnp.where(_like(scale, stored) < 0, stored, _in_units(new, stored.dtype, unit)), _squares(new)
+
+
+def _squares(leaf: Array) -> Array:
+    """[users]: the sum of the squares of an array that is being written.
+
+    Row by row: XLA would cut its numbers into other rows, read slices of gradients out of order, and write the array
+    twice, once in float32.
+    """
+    by_row = jax.lax.optimization_barrier(jnp.sum(jnp.square(leaf), axis=-1))
+    return jnp.sum(by_row, axis=tuple(range(1, by_row.ndim)))
 
 
 def _like(number: Array, leaf: Array) -> Array:
@@ -504,13 +511,8 @@ def _step_table(
     new = change - step.learning_rate * gradient
     stepped = _in_units(new, table.delta.dtype, step.unit)
     stepped = jnp.where(step.scale[:, None, None] < 0, table.delta, stepped)
-    # The squares of what is kept: XLA would write Δ in float32 too, to add up its squares.
-    stepped = jax.lax.optimization_barrier(stepped)
-    squares = jnp.sum(jnp.square(stepped.astype(jnp.float32)), axis=(1, 2))
-    if stepped.dtype != jnp.float32:
-        squares = squares * step.unit * step.unit
     of_bias = None if table.bias is None else jnp.sum(errors, axis=1)
-    return stepped, squares, of_bias
+    return stepped, _squares(new), of_bias
 
 
 def plain_softmax(kind: Any = jnp.float32, stored: Any = jnp.float32) -> Softmax:
