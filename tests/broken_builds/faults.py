@@ -706,6 +706,24 @@ def a_modulus_without_a_sign():
     masks.width_for = lambda users, noise=0: real(max(1, users // 2), noise // 2)
 
 
+@caught_by(
+    "unit/federation/aggregation/test_masked.py", "test_a_user_moves_a_spoiled_sum_by_no_more_than_their_contribution"
+)
+def a_sum_that_turns_into_its_opposite():
+    """At the end of its range, where a hostile device brought it, one honest user more changes all of it."""
+    from sottovoce.federation.masking import masks
+
+    masks.folded = lambda numbers, width: numbers
+
+
+@caught_by("unit/federation/aggregation/test_masked.py", "test_a_user_whose_device_is_away_changes_no_bound")
+def a_bound_that_follows_from_who_takes_part():
+    """One user more moves the bound, and with it a spoiled sum, by S in every number."""
+    from sottovoce.federation.aggregation.masked import MaskedAggregator
+
+    MaskedAggregator._users = property(lambda self: sum(self._asked.registered[name] for name in self._adverts))
+
+
 @caught_by("unit/federation/masking/test_graph.py", "test_both_secrets_of_a_device_can_never_be_opened")
 def a_threshold_without_those_that_collude():
     """More than half of the neighbours open a secret; with some that collude, that is enough for both."""

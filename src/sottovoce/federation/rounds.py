@@ -69,8 +69,9 @@ class Coordinator:
                 admit = partial(self._admit, joined, number)
             messages = self._ask(algorithm.mechanism, task, late, due) if late.staleness else {}
             counted = late.expected(number) if late.staleness else due
-            asked = {device: users for device, users in self.roster.registered.items() if device in counted}
-            aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, admit), state)
+            asked = {device: here for device, here in self.roster.registered.items() if device in counted}
+            users = sum(self.roster.registered.values())
+            aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, admit, users), state)
             aggregation: Aggregation = WithFrozen(aggregator, part) if name else aggregator
             if late.staleness:
                 aggregation = _with_late(aggregator, late, number, messages)

@@ -362,7 +362,7 @@ def test_a_masked_round_goes_on_in_memory_and_after_a_crash_the_device_is_out_of
     assert code_of(crashed, listed) == Code.MALFORMED  # the list has the keys of before
     # A crash after it left: nothing of the release leaves again, under no keys.
     vector = fleet["d01"].answer(forwarded(shares, context, "d01"))
-    assert read_vector(vector, context, 4 * (sum(leaf.size for leaf in everybody.leaves) + 3)).any()
+    assert read_vector(vector, context, 5 * (sum(leaf.size for leaf in everybody.leaves) + 3)).any()
     crashed = masked_fleet(tmp_path, store)["d01"]
     assert code_of(crashed, message) == Code.TWICE
     assert "leaves once" in caplog.text

@@ -18,7 +18,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from sottovoce.errors import count_of
 from sottovoce.federation import keys
 from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
-from sottovoce.federation.aggregation.plain import within
 from sottovoce.federation.masking import masks, sharing
 from sottovoce.federation.masking.context import context_of
 from sottovoce.federation.masking.graph import Graph, Terms, graph_of, quorum
@@ -43,7 +42,7 @@ from sottovoce.federation.masking.vector import Layout, largest_noise
 from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.estimators import WEIGHT_STEP
-from sottovoce.privacy.fixed_point import BIT_STEP
+from sottovoce.privacy.fixed_point import BIT_STEP, BITS, MOST
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.recipe import Federation
 
@@ -58,14 +57,17 @@ class Asked:
     registered: Mapping[str, int]
     public_keys: Mapping[str, str]
     admit: Callable[[str, Contribution], None] | None = None  # raises `Refused`
+    users: int = 0  # registered with all devices, also those not asked; 0: with those asked
 
 
 class MaskedAggregator:
     """The masked aggregation: keys, shares, vectors, signatures, and what removes the masks of the one sum.
 
     Guarantee: the sum is that of the plain aggregation, to the bit, over the devices whose vectors came; or it is zero.
-    Since the server cannot clip what one device sends, it bounds the sum: by the clip norm times all registered users
-    of those devices. That is a projection, so one user moves the result no further than the sum.
+
+    Guarantee: a user moves what is released by no more than their contribution, whatever other devices send. The server
+    cannot clip what one device sends, and a sum may wrap round. So each number is `folded`, then cut to what all
+    registered users can have: both move no two numbers further apart, and neither depends on who takes part.
     """
 
     def __init__(self, task: Task, asked: Asked, federation: Federation, mechanism: Mechanism, params: LanguageModel):
@@ -109,9 +111,8 @@ class MaskedAggregator:
         yield self._ask(dict.fromkeys(found.names, found.to_bytes()), near * sharing.SEALED, passing.take_shares)
         if self._too_few("shared their secrets", passing.sealed):
             return
-        users = sum(self._asked.registered[name] for name in found.names)
-        width = masks.width_for(users, largest_noise(self._mechanism, self._clip_norms, self._layout)(len(found.names)))
-        vectors = _Vectors(masks.Modular(self._layout.size, width), self._context)
+        noise = largest_noise(self._mechanism, self._clip_norms, self._layout)(len(found.names))
+        vectors = _Vectors(masks.Modular(self._layout.size, masks.width_for(found.users, noise)), self._context)
         yield self._ask(passing.forwarded(), vectors.size, vectors.take)
         if self._too_few("sent a vector", vectors.came):
             return
@@ -130,7 +131,10 @@ class MaskedAggregator:
             opening.remove_masks(vectors.total)
         except Refused as refused:
             return self._fail(str(refused))
-        self._sum, self._in_sum = self._layout.restore(vectors.total.signed(), ""), survivors.names
+        numbers = vectors.total.signed()
+        if self._layout.counts:
+            numbers = masks.folded(numbers, vectors.total.width)
+        self._sum, self._in_sum = self._layout.restore(numbers, ""), survivors.names
         accounts = {name: self._adverts[name].account for name in survivors.names}
         self.joined = {name: account.users for name, account in accounts.items() if account is not None}
 
@@ -138,9 +142,8 @@ class MaskedAggregator:
         """The sums, in float64, which holds them exactly."""
         grid = self._mechanism.grid(self._clip_norms)
         assert grid is not None  # rules.py: masked sums need a clip
-        users = sum(self._asked.registered[name] for name in self._in_sum)
         found = self._sum or self._layout.restore(np.zeros(self._layout.size, np.int64), "")
-        found = self._bounded(found, users, grid) if self._layout.counts else found
+        found = self._bounded(found, grid) if self._layout.counts else found
         total = self._structure.unflatten([leaf.astype(np.float64) * grid for leaf in found.leaves])
         weight, bits = np.float64(found.weight * WEIGHT_STEP), found.bits * BIT_STEP
         lacking = dict.fromkeys(self.lacking, Code.FROZEN.value)
@@ -153,15 +156,22 @@ class MaskedAggregator:
         ]
         return DeviceSum(total, weight, bits, found.users, Counter(left), (self._task_bytes, self._bytes))
 
-    def _bounded(self, found: Contribution, users: int, grid: float) -> Contribution:
-        """What honest devices can send together; a sum within it is not touched."""
-        parts = zip(self._mechanism.clipping.parts(found.leaves), self._clip_norms * users / grid, strict=True)
-        leaves = [leaf for part, bound in parts for leaf in within(part, float(bound))]
+    @property
+    def _users(self) -> int:
+        """Registered with all devices: the same in every round, whoever takes part."""
+        return self._asked.users or sum(self._asked.registered.values())
+
+    def _bounded(self, found: Contribution, grid: float) -> Contribution:
+        """What all registered users can have, number by number; what they can have is not touched."""
+        users = self._users
+        largest = min(users, MOST) * 2**BITS  # float64 holds it exactly
+        leaves = [np.clip(leaf, -largest, largest) for leaf in found.leaves]
         weight = min(max(found.weight, 0), int(users / WEIGHT_STEP))
         bits = np.clip(found.bits, -users, users)
         bounded = Contribution("", min(max(found.users, 0), users), weight, bits, leaves)
-        same = all(np.array_equal(old, new) for old, new in zip(found.leaves, leaves, strict=True))
-        if not same or (found.users, found.weight) != (bounded.users, weight):
+        parts = zip(self._mechanism.clipping.parts(leaves), self._clip_norms * users / grid, strict=True)
+        longer = any(sum(np.sum(np.square(leaf, dtype=np.float64)) for leaf in part) > most**2 for part, most in parts)
+        if longer or (found.users, found.weight) != (bounded.users, weight):
             log.warning("the masked sum is larger than honest devices send: a device spoiled the round")
         return bounded
 
@@ -182,9 +192,10 @@ class MaskedAggregator:
     def _key_list(self) -> KeyList:
         names = tuple(sorted(self._adverts))
         adverts = [self._adverts[name] for name in names]
-        return KeyList(
-            self._context, names, tuple(one.entry for one in adverts), tuple(one.signature for one in adverts)
-        )
+        entries, signatures = (one.entry for one in adverts), (one.signature for one in adverts)
+        here = sum(self._asked.registered[name] for name in names)
+        users = self._users if self._layout.counts else here  # noise from devices needs no room for the others
+        return KeyList(self._context, names, tuple(entries), tuple(signatures), users)
 
     def _take_advert(self, device: str, answer: bytes) -> None:
         advert = read_advert(answer, self._context)

@@ -57,13 +57,27 @@ def derived(secret: bytes, bound: bytes) -> bytes:
 def width_for(users: int, noise: int = 0) -> int:
     """The bytes of a number modulo which no sum over `users` wraps round, with noise within ± `noise`.
 
+    Where devices add no noise, such a sum is within a quarter of the modulus, which `folded` leaves as it is.
+
     Guarantee: the sum of contributions of so many users, each within 2^27 steps, is told apart from all others.
     """
-    bound = users * 2**BITS + noise
-    fits = [width for width in PLANES if bound.bit_length() < 8 * width]  # one bit is for the sign
+    bound, spare = users * 2**BITS + noise, 1 if noise else 2  # bits: one is for the sign
+    fits = [width for width in PLANES if bound.bit_length() <= 8 * width - spare]
     if not fits:
         raise SottoError(f"a masked sum over {users:,} users needs more than 64 bits; register fewer users")
     return min(fits)
+
+
+def folded(numbers: np.ndarray, width: int) -> np.ndarray:
+    """Numbers modulo 2^(8·width) folded at a quarter of it: what is beyond comes back by as much.
+
+    Guarantee: where one number moves by a step, also where it wraps round, the result moves by a step at most. So a
+    user moves a sum by no more than their contribution, whatever other devices sent.
+    """
+    most = np.int64(2 ** (8 * width - 1) - 1)
+    quarter = most // 2 + 1
+    back = np.where(numbers > 0, most - numbers + 1, -most - 1 - numbers)
+    return np.where((numbers > quarter) | (numbers < -quarter), back, numbers)
 
 
 class Modular:

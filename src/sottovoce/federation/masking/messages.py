@@ -90,10 +90,11 @@ class KeyList:
     names: tuple[str, ...]
     keys: tuple[bytes, ...]  # the mask key, the seal key and the commitment of each
     signatures: tuple[bytes, ...] = field(compare=False)
+    users: int = 0  # numbers have room for so many: all that are registered, whether or not their devices take part
 
     @cached_property
     def digest(self) -> str:
-        return sha256(bind("list", self.context, *self.names, *self.keys)).hexdigest()
+        return sha256(bind("list", self.context, str(self.users), *self.names, *self.keys)).hexdigest()
 
     def entry(self, name: str) -> Advert:
         """What a device showed."""
@@ -106,7 +107,8 @@ class KeyList:
         return {name: place for place, name in enumerate(self.names)}
 
     def to_bytes(self) -> bytes:
-        facts: Facts = {"names": list(self.names), "signatures": [one.hex() for one in self.signatures]}
+        signatures = [one.hex() for one in self.signatures]
+        facts: Facts = {"names": list(self.names), "signatures": signatures, "users": self.users}
         return _message("share", self.context, facts, keys=b"".join(self.keys))
 
 
@@ -210,7 +212,8 @@ def read_later(later: Later) -> Request:
         signatures = _as_many(names, signatures)
         if later.kind == "unmask":
             return Signatures(context, names, signatures)
-        return KeyList(context, names, _as_many(names, _rows(arrays["keys"], ENTRY)), signatures)
+        keys, users = _as_many(names, _rows(arrays["keys"], ENTRY)), typed(facts["users"], int)
+        return KeyList(context, names, keys, signatures, users)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
 

@@ -146,7 +146,7 @@ class Participant:
             name: sharing.unseal(self._seal(found, name, name, own), sealed)
             for name, sealed in zip(forwarded.names, forwarded.sealed, strict=True)
         }
-        users = sum(self._place.membership.members[name].users for name in found.names)
+        users = max(found.users, sum(self._place.membership.members[name].users for name in found.names))
         masked = masks.Modular(len(self._vector), masks.width_for(users, self._noise(len(found.names))))
         masked.add(self._vector)
         pair = {name: self._pair_keys[name] for name in kept}

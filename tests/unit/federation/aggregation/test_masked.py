@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from masked_fleets import LIKE, PHASES, MaskedFleet, Stub, is_zero, membership, same, some_task
+from masked_fleets import LIKE, MECHANISM, PHASES, MaskedFleet, Stub, is_zero, membership, same, some_task
 from sottovoce.federation.aggregation.masked import Asked, MaskedAggregator
 from sottovoce.federation.masking.messages import Advert, Confirmed, Masked, Revealed, read_advert, read_revealed
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused
@@ -168,18 +168,48 @@ def test_a_wrong_share_of_a_self_mask_is_noticed_and_nothing_is_unmasked(caplog)
     assert "a device gave a wrong share of the self-mask of d00" in caplog.text
 
 
-def test_the_sum_with_a_hostile_device_is_within_what_honest_ones_can_send(caplog):
-    """The server cannot clip what one device sends; it bounds the sum by all registered users of the survivors."""
+def test_the_sum_with_a_hostile_device_is_within_what_all_users_can_have(caplog):
+    """The server cannot clip what one device sends; it cuts each number of the sum to that of all registered users."""
     fleet = MaskedFleet(5, survivors=3)
-    huge = [np.full(leaf.shape, 2**30) for leaf in jax.tree.leaves(LIKE)]
+    huge = [np.full(leaf.shape, 2**35) for leaf in jax.tree.leaves(LIKE)]
     fleet.stubs[ROGUE].sums = Contribution("", -7, -(2**20), np.array([500]), huge)
     summed = fleet.play()
-    norm = np.sqrt(sum(np.sum(np.square(leaf)) for leaf in jax.tree.leaves(summed.total)))
-    assert 0.99 * 0.5 * 15 < norm <= 0.5 * 15
+    largest = max(float(np.max(np.abs(leaf))) for leaf in jax.tree.leaves(summed.total))
+    assert largest == 15 * 2**27 * MECHANISM.grid(some_task().clip_norms)
     assert 0 <= summed.users <= 15
     assert 0 <= summed.weight <= 15
     assert np.abs(summed.bits).max() <= 7.5
     assert "a device spoiled the round" in caplog.text
+
+
+@pytest.mark.parametrize("hostile", [2**29, 2**37, 2**38, 2**38 - 2**26, 2**39 - 2**26, 15 * 2**27, 15 * 2**27 - 2**26])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_user_moves_a_spoiled_sum_by_no_more_than_their_contribution(hostile, sign):
+    """At the ends of all ranges: where a sum wraps round, is folded back, or is cut."""
+    sums = []
+    for own in (0, 2**27):
+        fleet = MaskedFleet(5, survivors=3)
+        for stub in fleet.stubs.values():
+            stub.sums = replace(stub.sums, leaves=[np.zeros(leaf.shape, np.int64) for leaf in jax.tree.leaves(LIKE)])
+        fleet.stubs[ROGUE].sums.leaves[0][0, 0] = sign * hostile
+        fleet.stubs["d00"].sums.leaves[0][0, 0] = sign * own
+        sums.append(fleet.play().total["a"][0, 0])
+    moved = abs(sums[1] - sums[0]) / MECHANISM.grid(some_task().clip_norms)
+    assert moved <= 2**27
+
+
+def test_a_user_whose_device_is_away_changes_no_bound():
+    """The modulus and the cut follow from all registered users, not from those whose devices take part."""
+    widths = []
+    for lost in ({}, {"join": {"d00"}}):
+        fleet = MaskedFleet(5, survivors=3)
+        fleet.lost = lost
+        huge = [np.full(leaf.shape, 2**35) for leaf in jax.tree.leaves(LIKE)]
+        fleet.stubs[ROGUE].sums = replace(fleet.stubs[ROGUE].sums, leaves=huge)
+        total = fleet.play().total
+        widths.append(next(len(answer) for phase, _, answer in fleet.view if phase == "mask"))
+        assert np.max(np.abs(total["a"])) == 15 * 2**27 * MECHANISM.grid(some_task().clip_norms)
+    assert len(set(widths)) == 1
 
 
 def test_a_late_vector_is_thrown_away():

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from examples import examples
 from sottovoce.errors import SottoError
 from sottovoce.federation.masking import masks
-from sottovoce.federation.masking.masks import PLANES, Modular, agreed, derived, key_from_seed, public_bytes, width_for
+from sottovoce.federation.masking.masks import (
+    PLANES,
+    Modular,
+    agreed,
+    derived,
+    folded,
+    key_from_seed,
+    public_bytes,
+    width_for,
+)
 from sottovoce.federation.messages import Code, Refused
 from sottovoce.privacy.fixed_point import MOST
 
@@ -96,13 +105,28 @@ def test_masks_that_are_taken_away_leave_the_exact_sum(width, size):
 @given(users=st.integers(1, MOST), noise=st.integers(0, 2**50))
 def test_no_sum_over_the_declared_users_wraps_round(users, noise):
     width, largest = width_for(users, noise), users * 2**27 + noise
-    assert largest < 2 ** (8 * width - 1)
+    spare = 1 if noise else 2
+    assert largest < 2 ** (8 * width - spare)
     narrower = [each for each in PLANES if each < width]
-    assert all(largest >= 2 ** (8 * each - 1) for each in narrower)  # and no wider than that needs
+    assert all(largest >= 2 ** (8 * each - spare) for each in narrower)  # and no wider than that needs
     for extreme in (largest, -largest):
         one = Modular(1, width)
         one.add(np.array([extreme], np.int64))
         assert one.signed().tolist() == [extreme]
+        assert noise or folded(one.signed(), width).tolist() == [extreme]
+
+
+@examples(200)
+@given(st.sampled_from(list(PLANES)), st.integers(-4, 4), st.integers(-4, 3), st.integers(-(2**27), 2**27))
+def test_a_folded_sum_moves_no_further_than_a_user_also_where_it_wraps_round(width, near, eighth, move):
+    """Near every eighth of the modulus: the fold and the end of the range are among them."""
+    hostile = eighth * 2 ** (8 * width - 3) + near
+    without, present = Modular(1, width), Modular(1, width)
+    for vector, number in ((without, hostile), (present, hostile), (present, move)):
+        vector.add(np.array([(number + 2**63) % 2**64 - 2**63], np.int64))
+    before, after = (folded(vector.signed(), width).tolist()[0] for vector in (without, present))
+    assert abs(after - before) <= abs(move)
+    assert max(abs(before), abs(after)) <= 2 ** (8 * width - 2)
 
 
 def test_a_sum_of_more_than_64_bits_is_refused():
