@@ -96,6 +96,7 @@ _WHERE_THEY_APPLY = (
     OWN_CODE,
 )
 _OF_HEADER, _OF_CHARGES = {"ledger", "run", "charges", "check"}, {"event", "count", "check"}  # lines of a ledger
+_CALIBRATED = 0.01  # by how much a charge for a vocabulary may be below the ε that its noise was chosen for
 _AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
 
 
@@ -476,6 +477,8 @@ def _label_faults(statement: Statement) -> Iterator[str]:
     for audit in statement.audits:
         if not isinstance(audit.audit, str) or audit.result not in _AUDITS.get(audit.audit, ()):
             yield f"an audit {audit.audit!a} with the result {audit.result!a} is none of a release"
+        elif audit.contradicted:
+            yield f"the audit {audit.audit!a} contradicts what is claimed, and is said to have passed"
     if (OWN_TEXT in statement.vocabulary.source) != statement.vocabulary.private:
         yield "the vocabulary is of the users' own text by its source or by `private`, and not by both"
     counts = {name: getattr(statement, name) for name in ("charges", "charged_again", "charged_elsewhere")}
@@ -504,6 +507,9 @@ def _charges(path: Path) -> tuple[str, Spent]:
 def _recipe_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[str]:
     """Where the statement says other than the recipe, or plans fewer rounds than its budget allows."""
     yield from fact_faults(statement, recipe, source)
+    if source == RECIPE and recipe.audit.plants != (statement.canaries is not None):
+        which = ("inserts", "has none") if recipe.audit.plants else ("inserts no", "has some")
+        yield f"{source} {which[0]} canaries, and the statement {which[1]}"
     users = max(recipe.privacy.users, 1)
     if not statement.delta * users < 1 and not recipe.privacy.allow_large_delta:
         yield f"δ = {plain_number(statement.delta)} is not below 1/users = {1 / users:.2g}: it is too large"
@@ -549,6 +555,7 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
     words = any(isinstance(event, ThresholdedHistogram) for event, _ in spent)
     if words != statement.vocabulary.private:
         yield "a private vocabulary is in its charges or in the statement, and not in both"
+    yield from _vocabulary_faults(statement, spent)
     if run != statement.run:
         yield "it is the ledger of another run"
     listed: Counter[accounting.Event] = Counter()
@@ -577,6 +584,16 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
     yield from _example_faults(statement, spent)
     yield from _silo_faults(statement, spent)
+
+
+def _vocabulary_faults(statement: Statement, spent: Spent) -> Iterator[str]:
+    """Words of the users' own text are charged what the statement says that they cost."""
+    counted = [(event, count) for event, count in spent if isinstance(event, ThresholdedHistogram)]
+    if not counted or (cost := statement.vocabulary.cost) is None:
+        return
+    epsilon, delta = cost
+    if not (charged := accounting.epsilon(counted, delta)) >= epsilon * (1 - _CALIBRATED):
+        yield f"it charges ε = {charged:.4g} for the vocabulary, and the statement says that it cost {epsilon:g}"
 
 
 def _again_faults(found: _Evidence) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from sottovoce.accounting import Spent
-from sottovoce.accounting.events import BestOfRuns, CorrelatedGaussian, Covered, Event, ThresholdedHistogram
+from sottovoce.accounting.events import BestOfRuns, CorrelatedGaussian, Event, ThresholdedHistogram
 from sottovoce.accounting.matrices import Identity
 from sottovoce.build.blocks import (
     clip_of,
@@ -310,16 +310,20 @@ def _stated(statement: Statement, name: str) -> Any:
 
 
 def charge_faults(statement: Statement, spent: Spent, derived: Derived) -> Iterator[str]:
-    """Rounds that a ledger does not charge, or lets an earlier charge cover where none does."""
-    # Of the best of several runs, each has to be what the statement describes.
-    runs = [event.run if isinstance(event, BestOfRuns) else ((event, count),) for event, count in spent]
-    spent = [charge for run in runs for charge in run]
+    """Rounds that a ledger does not charge, and charges that are for no round of this run, nor for its vocabulary.
+
+    A round that is done again, and one of a copy of the run, costs what a planned round costs: nothing else can stand
+    for it, and no earlier charge covers it.
+    """
     planned = derived.events(statement.rounds_planned)
-    correlated = any(isinstance(event, CorrelatedGaussian) for event, _ in planned)
-    covering = correlated or not derived.sampler.amplifies
+    spent = [(event, count) for event, count in spent if not isinstance(event, ThresholdedHistogram)]
+    if statement.chosen is not None:
+        yield from _choice_faults(spent, planned)
+        # Each of the runs has to be what the statement describes.
+        spent = [charge for event, _ in spent if isinstance(event, BestOfRuns) for charge in event.run]
     for event, _ in spent:
-        if isinstance(event, Covered) and not covering:
-            yield f"it covers rounds by earlier charges, and with {statement.sampling!r} sampling each is charged"
+        if not any(_same(event, one) for one, _ in planned):
+            yield f"it charges what is no round of this run: {event.kind}, {shown(event.to_json())}"
     more = bool(statement.charged_again or statement.charged_elsewhere)  # then a budget may forbid the last rounds
     due = derived.events(max(statement.rounds_done, 1)) if more else planned
     for event, count in due:
@@ -327,6 +331,17 @@ def charge_faults(statement: Statement, spent: Spent, derived: Derived) -> Itera
         if charged < count:
             rounds = f"{count_of(charged, 'round')} of noise multiplier {event.noise_multiplier:g}"
             yield f"it charges {rounds}, fewer than the {count} that were planned or done"
+
+
+def _choice_faults(spent: Spent, planned: Spent) -> Iterator[str]:
+    """Of the best of several runs, one charge is for all of them, and nothing else is charged."""
+    charged = [(event, count) for event, count in spent if isinstance(event, BestOfRuns)]
+    if len(spent) != 1 or [count for _, count in charged] != [1]:
+        yield "the model was chosen among runs, and its charges are not one for the choice"
+    for event, _ in charged:
+        due = zip(event.run, planned, strict=False)
+        if len(event.run) != len(planned) or not all(_same(one, other) and a == b for (one, a), (other, b) in due):
+            yield "a run of the choice is not charged what its planned rounds cost"
 
 
 def has_room(statement: Statement, recipe: Recipe, derived: Derived) -> Spent | None:

@@ -213,6 +213,12 @@ class VocabularyFacts(Facts):
         )
         return re.fullmatch(source + re.escape(_known(contexts)), self.source) is not None
 
+    @property
+    def cost(self) -> tuple[float, float] | None:
+        """ε and δ that the words of the users' own text are said to have cost."""
+        found = re.search(r"with ε = ([0-9.e+-]{1,20}) at δ = ([0-9.e-]{1,20}),", self.source)
+        return None if found is None else (float(found[1]), float(found[2]))
+
     @staticmethod
     def of(
         fingerprint: str, origin: Mapping[str, float | str], kind: str = "words", contexts: Sequence[str] = ()
@@ -267,6 +273,13 @@ class AuditOutcome(Facts, sparse=True):
     of: str | None = None
     one_run: bool | None = None
     curve: tuple[ExposurePoint, ...] | None = None
+
+    @property
+    def contradicted(self) -> bool:
+        """Does it show more than is claimed, or less noise?"""
+        noise, claimed = self.shown_multiplier, self.claimed_multiplier
+        more = self.shown is not None and self.claimed is not None and self.shown > self.claimed
+        return more or (noise is not None and claimed is not None and noise < claimed)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,13 @@ from builders import make_statement
 from safetensors.numpy import save
 
 from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
+from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.audit.registry import Registry
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
+from sottovoce.commands.prepare import PrivateVocabulary
 from sottovoce.commands.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.store import Store
@@ -501,6 +502,7 @@ def charges(**changed: Any) -> list[dict[str, Any]]:
 COVERED = [{"event": {"kind": "covered", "noise_multiplier": 0.8125}, "count": 60}]
 TABLE = [{"who": "the server", "sees": "nothing", "epsilon": 0.1}]
 DEVICES_OF = {"devices": 10, "aggregation": "plain", "epsilon_server": 0.1}
+OWN_WORDS = "found in the users' own text with ε = 8.0 at δ = 1e-6, which is part of this run's ε"
 SHOWN_BY_THE_FOLDER = {
     "covered rounds alone": ({"turns": 1, "epsilon": 0.0, "charged": COVERED}, "ledger"),
     "turns where coins are drawn": ({"turns": 1}, "recipe"),
@@ -554,10 +556,26 @@ SHOWN_BY_THE_FOLDER = {
     "a practice": ({"practice": True}, "statement"),
     "an unknown form": ({"statement": 99}, "statement"),
     "an unknown audit": ({"audits": [{"audit": "auditors", "result": "passed"}]}, "statement"),
+    "an audit that passed with less noise": (
+        {"audits": [{"audit": "rounds", "result": "passed", "claimed_multiplier": 1.0, "shown_multiplier": 0.5}]},
+        "statement",
+    ),
+    "an audit that passed and shows more": (
+        {"audits": [{"audit": "canaries", "result": "passed", "claimed": 1.0, "shown": 50.0}]},
+        "statement",
+    ),
     "a failed audit": ({"audits": [{"audit": "rounds", "result": "failed"}]}, "statement"),
     "a round that is no number": ({"rounds_done": True}, "statement"),
     "fewer than no charges": ({"charged_again": -3}, "statement"),
     "hashes of other files": ({"files": {"README.md": "0" * 64}}, "model"),
+    "a vocabulary that cost more than was charged": (
+        {
+            "vocabulary.source": OWN_WORDS,
+            "vocabulary.private": True,
+            "charged": [*charges(), {"event": ThresholdedHistogram(1e6, 1e-30).to_json(), "count": 1}],
+        },
+        "ledger",
+    ),
     "a vocabulary that was charged": ({"vocabulary.private": True}, "ledger"),
 }
 
@@ -566,6 +584,15 @@ SHOWN_BY_THE_FOLDER = {
 def test_a_lie_that_the_folder_shows_fails(whole, lie):
     changed, check = SHOWN_BY_THE_FOLDER[lie]
     assert results(verify_release(whole(changed)))[check] == FAILED
+
+
+def test_words_are_charged_what_they_are_said_to_have_cost(whole):
+    changed, _ = SHOWN_BY_THE_FOLDER["a vocabulary that cost more than was charged"]
+    fault = said(verify_release(whole(changed)), "ledger")
+    assert fault.endswith("for the vocabulary, and the statement says that it cost 8")
+    histogram = PrivateVocabulary(8.0, 1e-6).histogram().event
+    changed |= {"charged": [*charges(), {"event": histogram.to_json(), "count": 1}]}
+    assert said(verify_release(whole(changed)), "ledger") == "has the statement's charges"
 
 
 def rewrite(name: str, old: str, new: str) -> Callable[[Path], object]:
@@ -906,7 +933,13 @@ REGISTRY = Registry(WORDS.fingerprint, 1, 0, 40, (), (("a", "a"),), (4,))
 
 
 def planted(registry: Registry, folder: str = ".") -> Callable[[Path], object]:
-    return lambda release: (release / folder / "canaries.json").write_bytes(pretty(registry.to_json()))
+    """The registry of a run whose recipe inserts canaries."""
+
+    def change(release: Path) -> None:
+        (release / folder / "canaries.json").write_bytes(pretty(registry.to_json()))
+        (release / "training.toml").write_text(PLANNED.replace(audit={"secrets": 1}).to_toml())
+
+    return change
 
 
 def test_a_registry_is_the_one_of_the_statement(whole):
@@ -920,6 +953,13 @@ def test_a_registry_is_the_one_of_the_statement(whole):
     for word, lie in (("made-up users", "somebody's text"), ('"registry": 1', '"registry": "certified"')):
         found = verify_release(whole(canaries, both(planted(REGISTRY), rewrite("canaries.json", word, lie))))
         assert said(found, "model") == "canaries.json has more than a registry, or other words"
+    plain = rewrite("training.toml", "secrets = 1", "secrets = 0")
+    fault = said(verify_release(whole(canaries, both(planted(REGISTRY), plain))), "recipe")
+    assert fault == "training.toml inserts no canaries, and the statement has some"
+    hidden = both(planted(REGISTRY), lambda folder: (folder / "canaries.json").unlink())
+    assert said(verify_release(whole(after=hidden)), "recipe") == (
+        "training.toml inserts canaries, and the statement has none"
+    )
     both_of = both(planted(REGISTRY), exported(), planted(REGISTRY, "onnx"))
     assert verify_release(whole(canaries, both_of)).verified
     both_of = both(planted(REGISTRY), exported(), planted(other, "onnx"))

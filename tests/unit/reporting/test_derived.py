@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sottovoce.accounting import BestOfRuns, Covered
+from sottovoce.accounting import BestOfRuns, Covered, HeldOutSums, SampledSilos, ThresholdedHistogram
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room, recipe_of
-from sottovoce.reporting.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement
+from sottovoce.reporting.statement import Charges, ChosenFacts, RunFacts, Statement, VocabularyFacts, make_statement
 
 GOOD = Recipe().replace(
     privacy={"users": 1000, "cohort": 50.0, "noise_multiplier": 1.5, "delta": 1e-5, "accountant": "rdp"},
@@ -122,22 +122,39 @@ def test_a_clip_that_is_added_to_the_registry_is_asked_for_its_norms(monkeypatch
     assert "clip_norm is 15" in next(fact_faults(lie, recipe, "training.toml"))
 
 
-def test_covered_rounds_need_a_charge_that_covers_them():
-    statement, recipe = stated(KINDS["poisson"])
-    faults = list(charge_faults(statement, [(Covered(1.5), 20)], derive(statement, recipe)))
-    assert "each is charged" in faults[0]
-    assert "it charges 0 rounds" in faults[1]
-    in_turn, recipe = stated(KINDS["in turn"])
-    assert list(charge_faults(in_turn, [*in_turn.charged, (Covered(1.5), 19)], derive(in_turn, recipe))) == []
-    assert "it charges 0 rounds" in next(charge_faults(in_turn, [(Covered(1.5), 20)], derive(in_turn, recipe)))
+@pytest.mark.parametrize("kind", ["poisson", "in turn"])
+def test_nothing_but_rounds_of_the_run_is_charged(kind):
+    """A round that is said to be covered, or one of many silos by chance, would pay for one that was done again."""
+    statement, recipe = stated(KINDS[kind])
+    derived, charged = derive(statement, recipe), list(statement.charged)
+    assert list(charge_faults(statement, charged, derived)) == []
+    assert list(charge_faults(statement, [*charged, (ThresholdedHistogram(1.0, 1e-6), 1), charged[0]], derived)) == []
+    assert "it charges 0 rounds" in list(charge_faults(statement, [(Covered(1.5), 20)], derived))[-1]
+    for cheap in (Covered(1.5), SampledSilos(1.5, 0.1, 5000), replace(charged[0][0], noise_multiplier=150.0)):
+        (fault,) = charge_faults(statement, [*charged, (cheap, 3)], derived)
+        assert fault.startswith(f"it charges what is no round of this run: {cheap.kind}, {{")
+
+
+def chosen(charged):
+    return [(BestOfRuns(4.0, "poisson", tuple(charged)), 1)]
 
 
 def test_each_of_several_runs_is_charged_as_the_one_that_was_chosen():
     statement, recipe = stated(KINDS["poisson"])
-    derived = derive(statement, recipe)
-    assert list(charge_faults(statement, [(BestOfRuns(4.0, "poisson", statement.charged), 1)], derived)) == []
-    less = tuple((event, count - 1) for event, count in statement.charged)
-    assert "fewer than the 20" in next(charge_faults(statement, [(BestOfRuns(4.0, "poisson", less), 1)], derived))
+    derived, charged = derive(statement, recipe), statement.charged
+    best = replace(statement, chosen=ChosenFacts(4.0, "poisson", 1, "top1", "a"))
+    assert list(charge_faults(best, chosen(charged), derived)) == []
+    assert list(charge_faults(best, [(ThresholdedHistogram(1.0, 1e-6), 1), *chosen(charged)], derived)) == []
+    fewer, apart = ([(event, count) for event, _ in charged] for count in (19, 1))
+    other = [(HeldOutSums(1e6, 1), 1)]
+    for cheap in (
+        chosen(fewer),  # less than its rounds
+        [*chosen(apart), *[(event, count - 1) for event, count in charged]],  # rounds that are moved out of the choice
+        [*chosen(other), *charged],
+        [(chosen(charged)[0][0], 2)],
+        charged,
+    ):
+        assert any("choice" in fault for fault in charge_faults(best, cheap, derived))
 
 
 def test_rounds_that_a_budget_forbids_need_not_be_planned():
