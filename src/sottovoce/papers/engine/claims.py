@@ -1,8 +1,8 @@
 """The claims of a paper, each with a criterion that was set beforehand, checked against the results.
 
-Settings are compared by one figure of a run, the paper's `Metric`. A difference has a margin of two standard errors,
-from the spread between seeds, pooled over all settings of the same kind with several seeds. Where the criterion lies
-within the margin, or no spread is known, the verdict is "cannot be told".
+Settings are compared by figures of their runs, most by the paper's `Metric`. Each has a margin of two standard errors,
+from the spread of that figure between seeds, pooled over all settings of the same kind with several seeds. Where the
+criterion lies within the margin, or no spread is known, the verdict is "cannot be told".
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from sottovoce.papers.engine.results import Outcome, ResultStore, WatchedResults
+from sottovoce.papers.engine.results import Figure, Outcome, ResultStore, WatchedResults, deviation_between
 from sottovoce.papers.engine.tables import markdown
 from sottovoce.papers.engine.trial import Experiment, Size, Trial
 
@@ -29,17 +29,39 @@ class Finding:
 NOT_RUN = Finding("not run", OPEN)
 
 
+NO_SPREAD = "no spread"  # said of figures that have none: counts, and settings of a kind that was run once
+
+
 @dataclass(frozen=True)
-class Difference:
-    """A difference in units of the metric. The margin is None where no spread between seeds is known."""
+class Estimate:
+    """A figure of some settings, means over seeds. The margin is None where no spread between seeds is known."""
 
     value: float
     margin: float | None
-    decimals: int = 2  # that are shown
+    decimals: int = 2  # of a difference, that are shown
 
     def __str__(self) -> str:
-        margin = "" if self.margin is None else f" ± {self.margin:.{self.decimals}f}"
-        return f"{self.value:+.{self.decimals}f}{margin}"
+        return format(self)
+
+    def __format__(self, form: str) -> str:
+        form = form or f"+.{self.decimals}f"
+        margin = f" ({NO_SPREAD})" if self.margin is None else f" ± {self.margin:{form.lstrip('+')}}"
+        return f"{self.value:{form}}{margin}"
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        return Estimate(self.value - other.value, _joined(self.margin, other.margin), self.decimals)
+
+    def __rmul__(self, times: float) -> Estimate:
+        margin = None if self.margin is None else abs(times) * self.margin
+        return Estimate(times * self.value, margin, self.decimals)
+
+    def __truediv__(self, other: Estimate) -> Estimate:
+        """A ratio of positive figures."""
+        ratio = self.value / other.value
+        if not math.isfinite(ratio):
+            return Estimate(ratio, 0.0, self.decimals)
+        parts = [None if one.margin is None else ratio * one.margin / one.value for one in (self, other)]
+        return Estimate(ratio, _joined(*parts), self.decimals)
 
     def at_most(self, limit: float) -> str:
         if self.margin is None:
@@ -47,10 +69,18 @@ class Difference:
         return HOLDS if self.value + self.margin <= limit else FAILS if self.value - self.margin > limit else OPEN
 
     def at_least(self, limit: float) -> str:
-        return Difference(-self.value, self.margin).at_most(-limit)
+        return (-1 * self).at_most(-limit)
+
+    def below(self, limit: float) -> str:
+        return {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[self.at_least(limit)]
 
     def within(self, limit: float) -> str:
-        return Difference(abs(self.value), self.margin).at_most(limit)
+        return Estimate(abs(self.value), self.margin).at_most(limit)
+
+
+def _joined(one: float | None, other: float | None) -> float | None:
+    """The margin of two independent figures together."""
+    return None if one is None or other is None else math.hypot(one, other)
 
 
 def all_of(verdicts: Sequence[str]) -> str:
@@ -79,9 +109,16 @@ class Metric:
     kind: Callable[[Outcome], str] = algorithm_of
     decimals: int = 2
 
-    def deviations(self, results: ResultStore) -> dict[str, float | None]:
+    def deviations(self, runs: Sequence[Outcome]) -> dict[str, float | None]:
         """Standard deviation between two runs of one setting, by kind."""
-        return results.deviations(lambda outcome: self.value(outcome, None), self.kind)
+        return {
+            kind: deviation_between([run for run in runs if self.kind(run) == kind], self.at(None))
+            for kind in sorted({self.kind(run) for run in runs})
+        }
+
+    def at(self, number: int | None) -> Figure:
+        """The figure at a round, or (None) of the whole run."""
+        return lambda run: self.value(run, number)
 
 
 @dataclass(frozen=True)
@@ -92,25 +129,32 @@ class Evidence:
     size: Size
     metric: Metric
     experiments: Mapping[str, Experiment]
-    deviations: Mapping[str, float | None]  # by kind
+    runs: Sequence[Outcome]  # all of the results: spreads also come from settings on which a claim does not rest
 
     @staticmethod
     def of(results: ResultStore, size: Size, metric: Metric, experiments: Mapping[str, Experiment]) -> Evidence:
-        return Evidence(results, size, metric, experiments, metric.deviations(results))
+        return Evidence(results, size, metric, experiments, results.every_run())
 
     def has(self, *trials: Trial) -> bool:
         return all(self.results.outcomes(trial) for trial in trials)
 
-    def minus(self, one: Trial, other: Trial, at: int | None = None) -> Difference:
-        """The metric of one setting minus that of another, at a round or at the end."""
-        means, variances = [], []
-        for trial in (one, other):
-            runs = self.results.outcomes(trial)
-            means.append(fmean(self.metric.value(run, at) for run in runs))
-            deviation = self.deviations[self.metric.kind(runs[0])]
-            variances.append(math.nan if deviation is None else deviation**2 / len(runs))
-        margin = 2 * math.sqrt(sum(variances))
-        return Difference(means[0] - means[1], None if math.isnan(margin) else margin, self.metric.decimals)
+    def mean(self, trial: Trial, figure: Figure | None = None) -> Estimate:
+        """A figure of a setting, the metric of the whole run by default.
+
+        What is run once for all seeds, such as a pre-trained model, is given: it adds no margin. Nor does an infinite
+        figure, of a run that diverged.
+        """
+        figure = figure or self.metric.at(None)
+        found, decimals = self.results.outcomes(trial), self.metric.decimals
+        value, kind = fmean(map(figure, found)), self.metric.kind(found[0])
+        if trial.single_seed or math.isinf(value):
+            return Estimate(value, 0.0, decimals)
+        deviation = deviation_between([run for run in self.runs if self.metric.kind(run) == kind], figure)
+        return Estimate(value, None if deviation is None else 2 * deviation / math.sqrt(len(found)), decimals)
+
+    def minus(self, one: Trial, other: Trial, at: int | None = None) -> Estimate:
+        """The metric of one setting minus that of another, at a round or of the whole run."""
+        return self.mean(one, self.metric.at(at)) - self.mean(other, self.metric.at(at))
 
     def trials(self, name: str) -> list[Trial]:
         return self.experiments[name].trials(self.size)
@@ -176,12 +220,13 @@ def claims_table(checked: Sequence[CheckedClaim], evidence: Evidence) -> str:
 
 def spread_note(evidence: Evidence) -> str:
     """What claims compare, and how far two runs of one setting differ."""
-    known = {kind: deviation for kind, deviation in evidence.deviations.items() if deviation is not None}
-    parts = [f"{evidence.metric.description}, ± two standard errors"]
+    deviations = evidence.metric.deviations(evidence.runs)
+    known = {kind: deviation for kind, deviation in deviations.items() if deviation is not None}
+    parts = [evidence.metric.description, "± is two standard errors, from the spread of the figure it stands behind"]
     if known:
         decimals = evidence.metric.decimals
         spreads = ", ".join(f"{deviation:.{decimals}f} ({kind})" for kind, deviation in known.items())
         parts.append(f"the standard deviation between runs of one setting, pooled, is {spreads}")
-    if unknown := [kind for kind in evidence.deviations if kind not in known]:
+    if unknown := [kind for kind in deviations if kind not in known]:
         parts.append(f"too few settings were run with several seeds for a spread of {', '.join(unknown)}")
     return "; ".join(parts) + "."

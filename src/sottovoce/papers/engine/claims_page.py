@@ -43,8 +43,10 @@ def render_claims(folders: Sequence[ClaimsOfFolder], pages: Mapping[str, str]) -
         "# All claims, theirs and ours",
         "",
         f"{len(checked)} claims of {len(folders)} papers, each with a criterion that was set beforehand: {counted}. "
-        f"{once} of them rest on a setting that was run once, and say *one seed*. All figures are computed from the "
-        "results that are kept here, by `sotto reproduce --claims --out docs/results`.",
+        f"{once} of them rest on a setting that was run once, and say *one seed*. ± is two standard errors: of "
+        "the spread between seeds, pooled over settings of one kind. Where a limit lies within ±, or no spread of a "
+        "difference is known, the claim cannot be told. Counts and single runs say *no spread*. All figures are "
+        "computed from the results that are kept here, by `sotto reproduce --claims --out docs/results`.",
         "",
     ]
     for folder in folders:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import TypedDict
@@ -114,16 +115,16 @@ class Renderer:
             members = [trial for trial in trials if trial.place.group == group]
             for mark, shade in zip(marks, _EARLY_TO_LATE, strict=True):
                 found = [self._at_mark(trial, trial.place.x, mark, measure) for trial in members]
-                points = [point for point in found if point is not None]
                 if by_mark:
-                    series.append(Series(f"round {mark:,}" if place == 0 else "", points, shade, dotted=place > 0))
+                    label = f"round {mark:,}" if place == 0 else ""
+                    series += _lines(Series(label, [], shade, dotted=place > 0), found)
                 elif mark == marks[-1]:
-                    series.append(Series(group, points, COLOURS[place]))
+                    series += _lines(Series(group, [], COLOURS[place]), found)
         if by_mark and len(groups) == 2:
             title = f"{groups[0]}; dotted: {groups[1]}"
         line = experiment.vertical_line(self.size) if experiment.vertical_line else None
         places = [trial.place.x for trial in trials if trial.place.x is not None]
-        series, scale = [each for each in series if each.points], _SCALES[measure]
+        scale = _SCALES[measure]
         reached = [point.mean for each in series for point in each.points]
         for trial in levels:
             found = [self._at_mark(trial, x, marks[-1], measure) for x in (min(places), max(places))]
@@ -132,14 +133,21 @@ class Renderer:
         return Panel(title, series, experiment.x, places, line, scale=scale)
 
     def _at_mark(self, trial: Trial, x: float | None, mark: int, measure: str) -> Point | None:
-        """The point of a trial at a mark; None where no run has a finite value."""
+        """The point of a trial at a mark, of the runs that had not diverged by then; None where there are none."""
         assert x is not None
-        curves = [
-            (outcome.first, smooth(outcome.measured(measure), self.paper.smoothing))
+        values = [
+            value_at(smooth(curve, self.paper.smoothing), outcome.first + mark)
             for outcome in self.results.outcomes(trial)
+            if (curve := outcome.measured(measure)) and not outcome.has_diverged(outcome.first + mark)
         ]
-        values = [value_at(curve, first + mark) for first, curve in curves if curve]
-        return Point(x, fmean(values), min(values), max(values)) if values else None
+        return Point.of(x, values) if values else None
+
+
+def _lines(line: Series, found: Sequence[Point | None]) -> list[Series]:
+    """A line through points, broken where a setting has none; the last part has its name."""
+    known = [[*part] for is_known, part in groupby(found, lambda point: point is not None) if is_known]
+    parts = [[point for point in part if point is not None] for part in known]
+    return [replace(line, label=line.label if part is parts[-1] else "", points=part) for part in parts]
 
 
 def _panels(trials: Sequence[Trial]) -> list[tuple[str, list[Trial]]]:
@@ -152,7 +160,7 @@ def _over_rounds(outcomes: Sequence[Outcome], measure: str, smoothed: int) -> li
     for outcome in outcomes:
         for number, value in smooth(outcome.measured(measure), smoothed):
             by_round.setdefault(number, []).append(value)
-    return [Point(number, fmean(values), min(values), max(values)) for number, values in sorted(by_round.items())]
+    return [Point.of(number, values) for number, values in sorted(by_round.items())]
 
 
 def _draw_head_words(trials: Sequence[Trial], results: ResultStore) -> bytes:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -56,13 +57,23 @@ class Outcome:
         return self.recipe["run"]["algorithm"]
 
     def measured(self, measure: str) -> Curve:
-        """A measure by round, where it is finite: `top1`, `perplexity`, `loss` (its logarithm) or one of `series`."""
-        if measure == "top1":
-            return self.top1
-        if measure in ("perplexity", "loss"):
-            known = [(number, value) for number, _, value in self.curve if value is not None]
-            return known if measure == "perplexity" else [(number, math.log(value)) for number, value in known]
+        """A measure by round: `top1`, `perplexity`, `loss` (its logarithm) or one of `series`.
+
+        Rounds without a finite loss are left out: a model that has diverged predicts nothing.
+        """
+        known = [(number, top1, value) for number, top1, value in self.curve if value is not None]
+        match measure:
+            case "top1":
+                return [(number, top1) for number, top1, _ in known]
+            case "perplexity":
+                return [(number, value) for number, _, value in known]
+            case "loss":
+                return [(number, math.log(value)) for number, _, value in known]
         return self.series.get(measure, [])
+
+    def has_diverged(self, by: int) -> bool:
+        """Had it no finite loss at its last evaluation up to a round?"""
+        return next((value is None for number, _, value in reversed(self.curve) if number <= by), False)
 
     def best(self, measure: str) -> tuple[int, float] | None:
         """The first round in which a measure was best, and its value."""
@@ -76,7 +87,7 @@ class Outcome:
     def top1(self) -> Curve:
         return [(number, top1) for number, top1, _ in self.curve]
 
-    @property
+    @cached_property
     def smoothed(self) -> Curve:
         return smooth(self.top1)
 
@@ -104,6 +115,9 @@ class Outcome:
             return Outcome(**values)
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise SottoError(f"cannot read the result {path} ({error}); delete it to run it again") from None
+
+
+Figure = Callable[[Outcome], float]
 
 
 def _six_digits(row: Sequence[Any]) -> list[Any]:
@@ -143,9 +157,16 @@ class Spread:
         return Spread(fmean(values), deviation, len(values))
 
 
-def _pooled(trials: Sequence[Sequence[float]]) -> float | None:
-    """Standard deviation between the values of one trial, from several trials."""
-    several = [values for values in trials if len(values) > 1]
+def deviation_between(outcomes: Sequence[Outcome], figure: Figure) -> float | None:
+    """Standard deviation of a figure between seeds, pooled over the trials of some runs; None for too few seeds.
+
+    A trial with a run that has no finite figure is left out.
+    """
+    by_trial: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_trial.setdefault(outcome.name, []).append(outcome)
+    found = [[figure(run) for run in runs] for runs in by_trial.values() if len(runs) > 1]
+    several = [values for values in found if all(map(math.isfinite, values))]
     freedom = sum(len(values) - 1 for values in several)
     if freedom < MIN_FREEDOM:
         return None
@@ -169,6 +190,9 @@ class ResultStore:
         """The finished runs of a trial, in the order of their file names."""
         return [Outcome.load(path) for path in sorted(self.folder.glob(f"{trial.name}-seed*.json"))]
 
+    def every_run(self) -> list[Outcome]:
+        return [Outcome.load(path) for path in sorted(self.folder.glob("*.json"))]
+
     def final(self, trial: Trial) -> Spread | None:
         """Smoothed top-1 at the end; None if the trial was not run."""
         outcomes = self.outcomes(trial)
@@ -189,14 +213,6 @@ class ResultStore:
         grids = dict.fromkeys(trial.best_of for trial in trials if trial.best_of)
         best = [max((one for one in trials if one.best_of == grid), key=end_of_first_run) for grid in grids]
         return [trial for trial in trials if not trial.best_of or trial in best]
-
-    def deviations(self, figure: Callable[[Outcome], float], kind: Callable[[Outcome], str]) -> dict[str, float | None]:
-        """Standard deviation of a figure between seeds, pooled over the trials of each kind; None for too few seeds."""
-        by_kind: dict[str, dict[str, list[float]]] = {}
-        for path in sorted(self.folder.glob("*.json")):
-            outcome = Outcome.load(path)
-            by_kind.setdefault(kind(outcome), {}).setdefault(outcome.name, []).append(figure(outcome))
-        return {name: _pooled(list(trials.values())) for name, trials in sorted(by_kind.items())}
 
     def rounds_to(self, trial: Trial, size: Size) -> Spread | None:
         """Rounds until smoothed top-1 reaches the size's target; None unless every seed reaches it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
@@ -80,7 +80,13 @@ def _cell(cell: Facts, accountant: str, *, printed: bool) -> str:
 
 
 def table_2(size: Size, results: ResultStore, out: Path) -> str:
-    """Accuracy of the small-cohort runs, and ε projected for the cohorts that give their σ at z = 1."""
+    """Accuracy of the small-cohort runs, and ε projected for the cohorts that give their σ at z = 1.
+
+    Runs of as many rounds as ε is for have a column of their own, if the folder beside this one has some: that of
+    `mcmahan2018` is `mcmahan2018-5000`.
+    """
+    longer = ResultStore(out.with_name(f"{out.name}-{TABLE_2_ROUNDS}") / "results")
+    columns = {size.rounds: results} | ({TABLE_2_ROUNDS: longer} if longer.folder.exists() else {})
     header = [
         "σ",
         "S",
@@ -88,15 +94,16 @@ def table_2(size: Size, results: ResultStore, out: Path) -> str:
         "C̃ for z = 1",
         "ε printed",
         *(f"ε, {name}, *projected*" for name in ACCOUNTANT_NAMES.values()),
-        "top-1 printed",
-        "top-1 here",
+        f"top-1 printed, {TABLE_2_ROUNDS:,} rounds",
+        *(f"top-1 here, smoothed, {rounds:,} rounds" for rounds in columns),
     ]
     (unclipped,) = results.best_of_grids(baselines(size))
     rate = unclipped.changes.local.get("learning_rate", PRINTED_RATE)
     no_noise = ["∞"] * 4
+    without_clip, *more = _top1(columns.values(), unclipped)
     rows = [
-        ["0", "∞", "", "", *no_noise, f"{TABLE_2_BASELINE} %", f"{_top1(results, unclipped)} (η = {rate:g})"],
-        ["0", "15", "", "", *no_noise, "", _top1(results, noised(0.0))],
+        ["0", "∞", "", "", *no_noise, f"{TABLE_2_BASELINE} %", f"{without_clip} (η = {rate:g})", *more],
+        ["0", "15", "", "", *no_noise, "", *_top1(columns.values(), noised(0.0))],
     ]
     for sigma, clip_norm, users, _, printed, accuracy in TABLE_2:
         made = project(noise_std=sigma, clip_norm=clip_norm, users=users, rounds=TABLE_2_ROUNDS, delta=TABLE_2_DELTA)
@@ -111,18 +118,20 @@ def table_2(size: Size, results: ResultStore, out: Path) -> str:
                 rounded_up(made.epsilons["rdp"]),
                 rounded_up(made.epsilons["pld"]),
                 f"{accuracy} %",
-                _top1(results, noised(sigma, clip_norm)),
+                *_top1(columns.values(), noised(sigma, clip_norm)),
             ]
         )
     note = (
         f"ε at δ = {TABLE_2_DELTA:g} for {TABLE_2_ROUNDS:,} rounds. *Projected*: no run here has these cohorts; "
         f"the accuracy is of runs with the same σ and S and the cohort of this reproduction."
     )
+    if size.rounds != TABLE_2_ROUNDS:
+        note += f" This ε pays for {TABLE_2_ROUNDS:,} rounds: accuracy after {size.rounds:,} is not what it buys."
     return f"{markdown(header, rows)}\n\n{note}"
 
 
-def _top1(results: ResultStore, trial: Trial) -> str:
-    return percent(results.final(trial)) or "not run"
+def _top1(columns: Iterable[ResultStore], trial: Trial) -> list[str]:
+    return [percent(results.final(trial)) or "not run" for results in columns]
 
 
 def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:

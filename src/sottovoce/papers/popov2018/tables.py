@@ -162,17 +162,12 @@ def figure_2(size: Size, results: ResultStore) -> bytes | None:
         ):
             begun = [(0, facts[text]["perplexity"]) for facts in start if facts[text]["perplexity"] is not None]
             curves = [[*begun[:1], *outcome.measured(name)] for outcome in results.outcomes(trial)]
-            points = [_point(column) for column in zip(*curves, strict=False)]
+            points = [Point.of(column[0][0], [value for _, value in column]) for column in zip(*curves, strict=False)]
             if points:
                 series.append(Series(label, points, colour))
         if series:
             panels.append(Panel(title, series, scale=_PERPLEXITY))
     return draw_panels(panels) if panels else None
-
-
-def _point(column: Sequence[tuple[int, float]]) -> Point:
-    values = [value for _, value in column]
-    return Point(column[0][0], fmean(values), min(values), max(values))
 
 
 def figure_3(size: Size, results: ResultStore) -> bytes | None:
@@ -193,8 +188,8 @@ def by_gigabytes(size: Size, results: ResultStore) -> list[tuple[int, float, flo
         outcomes = results.outcomes(trial)
         if not outcomes:
             break
-        sent = outcomes[0].facts["bytes"]["up"] / 1e9
-        rows += [(number, number * sent, perplexity) for number, _, perplexity in outcomes[0].curve]
+        sent = outcomes[0].facts["bytes"]["up"]
+        rows += [(number, number * sent / 1e9, perplexity) for number, _, perplexity in outcomes[0].curve]
     return rows
 
 
@@ -226,8 +221,8 @@ def figure_ptb(size: Size, results: ResultStore) -> bytes | None:
     if not known:
         return None
     near = [(sent, value) for sent, value in known if value <= 2 * PTB_AVERAGED]
-    series = [Series("averaged here", [Point(sent, value, value, value) for sent, value in near or known])]
+    series = [Series("averaged here", [Point.of(sent, [value]) for sent, value in near or known])]
     for place, (label, value) in enumerate((("averaged, printed", PTB_AVERAGED), ("sparse, printed", PTB_SPARSE)), 1):
-        series.append(Series(label, [Point(PTB_GIGABYTES, value, value, value)], COLOURS[place]))
+        series.append(Series(label, [Point.of(PTB_GIGABYTES, [value])], COLOURS[place]))
     title = "from twice the printed one down" if near else ""
     return draw_panels([Panel(title, series, "gigabytes a node sent", scale=_PERPLEXITY)])

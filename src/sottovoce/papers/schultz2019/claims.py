@@ -5,9 +5,9 @@ Settings are compared by the best cross-entropy of their rounds, as in the paper
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from statistics import fmean
 
 from sottovoce.papers.engine.claims import (
     FAILS,
@@ -15,7 +15,7 @@ from sottovoce.papers.engine.claims import (
     NOT_RUN,
     OPEN,
     Claim,
-    Difference,
+    Estimate,
     Evidence,
     Finding,
     Metric,
@@ -40,11 +40,10 @@ DIVERGED = 700.0  # nats: a mean loss from here on has no perplexity
 
 
 def _loss(outcome: Outcome, at: int | None) -> float:
-    if at is not None:
-        curve = outcome.measured("loss")
-        return value_at(curve, outcome.first + at) if curve else DIVERGED
     best = outcome.best("loss")
-    return DIVERGED if best is None else best[1]
+    if best is None or (at is not None and outcome.has_diverged(outcome.first + at)):
+        return DIVERGED
+    return best[1] if at is None else value_at(outcome.measured("loss"), outcome.first + at)
 
 
 def _kind(outcome: Outcome) -> str:
@@ -88,7 +87,11 @@ def _all_but_one(evidence: Evidence, rate: float) -> Finding:
     gaps = {_name(trial): evidence.minus(trial, central) for trial in others}
     better = [name for name, gap in gaps.items() if gap.at_most(0.0) == HOLDS]
     unsure = [name for name, gap in gaps.items() if gap.at_most(0.0) == OPEN]
-    text = f"{len(better)} of {len(gaps)} are better than central training, {len(unsure)} cannot be told"
+    best = min(gaps, key=lambda name: gaps[name].value)
+    text = (
+        f"{len(better)} of {len(gaps)} are better than central training, {len(unsure)} cannot be told; the best, "
+        f"{best}: {gaps[best]}"
+    )
     wanted = len(gaps) - 1
     return Finding(text, HOLDS if len(better) >= wanted else OPEN if len(better) + len(unsure) >= wanted else FAILS)
 
@@ -101,7 +104,7 @@ def _random_cohorts(evidence: Evidence, rate: float) -> Finding:
     return Finding(f"random cohorts cost {gap}", gap.at_least(0.0))
 
 
-def _best_private(evidence: Evidence, rate: float) -> tuple[Trial, Difference] | None:
+def _best_private(evidence: Evidence, rate: float) -> tuple[Trial, Estimate] | None:
     plain, private = setting("DP-FedAvg", rate=rate), both(rate)
     if not evidence.has(plain, *private):
         return None
@@ -119,15 +122,12 @@ def _regularises(evidence: Evidence, rate: float) -> Finding:
     best = _best_private(evidence, rate)
     if best is None:
         return NOT_RUN
-    gap = best[1]
-    verdict = OPEN if gap.margin is None else HOLDS if gap.value + gap.margin < 0 else FAILS
-    return Finding(f"the best, {_name(best[0])}: {gap} against none of it", verdict)
+    return Finding(f"the best, {_name(best[0])}: {best[1]} against none of it", best[1].below(0.0))
 
 
-def _clipped_share(evidence: Evidence, trial: Trial) -> float:
+def _clipped_share(run: Outcome) -> float:
     """Of the updates around the early mark."""
-    shares = [run.clipped_share[0][1] for run in evidence.results.outcomes(trial) if run.clipped_share]
-    return fmean(shares) if shares else 0.0
+    return run.clipped_share[0][1] if run.clipped_share else 0.0
 
 
 def _slower(evidence: Evidence, rate: float) -> Finding:
@@ -136,23 +136,22 @@ def _slower(evidence: Evidence, rate: float) -> Finding:
         return NOT_RUN
     early = evidence.size.marks[0]
     gaps = [evidence.minus(tight, loose, early) for tight, loose in pairwise(trials)]
-    cut = ", ".join(f"{_clipped_share(evidence, trial):.0%}" for trial in trials)
+    cut = ", ".join(f"{evidence.mean(trial, _clipped_share).value:.0%}" for trial in trials)
     text = f"at round {early}: S = 5 against 10 {gaps[0]}, 10 against 20 {gaps[1]}; clipped {cut} of the updates"
-    verdicts = [OPEN if gap.margin is None else HOLDS if gap.value > gap.margin else FAILS for gap in gaps]
-    return Finding(text, all_of(verdicts))
+    return Finding(text, all_of([gap.at_least(0.0) for gap in gaps]))
 
 
-def _worse_later(evidence: Evidence, trial: Trial) -> float:
-    """How far a run ends above its best, mean over seeds."""
-    return fmean(_loss(run, run.rounds) - _loss(run, None) for run in evidence.results.outcomes(trial))
+def _worse_later(run: Outcome) -> float:
+    """How far a run ends above its best."""
+    return _loss(run, run.rounds) - _loss(run, None)
 
 
 def _loose_overfits(evidence: Evidence, rate: float) -> Finding:
     trial = setting("DP-FedAvg", 20.0, None, rate)
     if not evidence.has(trial):
         return NOT_RUN
-    rise = _worse_later(evidence, trial)
-    return Finding(f"it ends {rise:.2f} above its best", HOLDS if rise >= 0.05 else FAILS)
+    rise = evidence.mean(trial, _worse_later)
+    return Finding(f"it ends {rise:.2f} above its best", rise.at_least(0.05))
 
 
 def _noise_hurts(evidence: Evidence, rate: float) -> Finding:
@@ -160,10 +159,15 @@ def _noise_hurts(evidence: Evidence, rate: float) -> Finding:
     if not evidence.has(*trials):
         return NOT_RUN
     gap = evidence.minus(trials[-1], trials[0])
-    # A run that diverged at once was best before it began.
-    best = [fmean((run.best("loss") or (0, 0.0))[0] for run in evidence.results.outcomes(trial)) for trial in trials]
-    text = f"noise for S = 20 costs {gap} against S = 5; best in rounds {', '.join(f'{at:.3g}' for at in best)}"
-    return Finding(text, all_of([gap.at_least(0.1), HOLDS if best[-1] < best[0] else FAILS]))
+    quiet, *_, loud = [evidence.mean(trial, _best_round) for trial in trials]
+    text = f"noise for S = 20 costs {gap} against S = 5; best in round {loud:.1f} against {quiet:.1f}"
+    return Finding(text, all_of([gap.at_least(0.1), (loud - quiet).below(0.0)]))
+
+
+def _best_round(run: Outcome) -> float:
+    """A run that diverged at once was best before it began."""
+    best = run.best("loss")
+    return 0 if best is None else best[0]
 
 
 def _noise_is_free(evidence: Evidence, rate: float) -> Finding:
@@ -190,31 +194,34 @@ def _best_of_all(evidence: Evidence, rate: float) -> Finding:
     wanted = setting("DP-FedAvg", 10.0, None, rate)
     gaps = [(evidence.minus(trial, wanted), _name(trial)) for trial in trials if trial.name != wanted.name]
     least, name = min(gaps, key=lambda pair: pair[0].value)
-    return Finding(f"the best other, {name}: {least}", least.at_least(0.0))
+    return Finding(f"the best other, {name}: {least}", all_of([gap.at_least(0.0) for gap, _ in gaps]))
 
 
 def _central_stops(evidence: Evidence, rate: float) -> Finding:
     trial = setting("Central", rate=rate)
     if not evidence.has(trial):
         return NOT_RUN
-    gain = fmean(_loss(run, 1) - _loss(run, None) for run in evidence.results.outcomes(trial))
-    return Finding(f"from round 1 on it gains {gain:.2f}", HOLDS if gain <= 0.1 else FAILS)
+    gain = evidence.mean(trial, lambda run: _loss(run, 1) - _loss(run, None))
+    return Finding(f"from round 1 on it gains {gain:.2f}", gain.at_most(0.1))
 
 
 def _clients(evidence: Evidence, rate: float) -> Finding:
     trial = setting("FedAvg", rate=rate)
     if not evidence.has(trial):
         return NOT_RUN
-    ends = [
-        (run.measured("local loss")[-1][1], _loss(run, run.rounds))
-        for run in evidence.results.outcomes(trial)
-        if run.measured("local loss")
-    ]
-    if not ends:
-        return Finding("diverged", OPEN)
-    clients, averaged = (fmean(column) for column in zip(*ends, strict=True))
-    text = f"{clients:.2f} on the clients, {averaged:.2f} on held-out users after averaging, last round of FedAvg"
-    return Finding(text, HOLDS if clients < averaged else FAILS)
+    clients, averaged = evidence.mean(trial, _on_clients), evidence.mean(trial, lambda run: _loss(run, run.rounds))
+    gap = evidence.mean(trial, lambda run: _on_clients(run) - _loss(run, run.rounds))  # of a seed: they vary together
+    text = (
+        f"{clients:.2f} on the clients, {averaged:.2f} on held-out users after averaging, last round of FedAvg: "
+        f"{gap:+.3f}"
+    )
+    return Finding(text, gap.below(0.0))
+
+
+def _on_clients(run: Outcome) -> float:
+    """The clients' loss in the last round; not a number where it was not finite."""
+    curve = run.measured("local loss")
+    return curve[-1][1] if curve and curve[-1][0] == run.first + run.rounds else math.nan
 
 
 _BY_RATE: Sequence[tuple[str, str, str, str, Callable[[Evidence, float], Finding]]] = (

@@ -148,6 +148,13 @@ def best_of(outcomes: Sequence[Outcome], measure: str) -> str:
     return f"{show(Spread.of([value for _, value in known]))} ({fmean(at for at, _ in known):.3g})"
 
 
+def _at_the_end(outcomes: Sequence[Outcome]) -> str:
+    """Top-1 after the last round; a run without a finite loss predicts nothing."""
+    if any(outcome.evaluation["perplexity"] is None for outcome in outcomes):
+        return "diverged"
+    return percent(Spread.of([outcome.evaluation["top1"] for outcome in outcomes]))
+
+
 def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:
     """One row a setting: the best of each measure with its round, and the training loss of the clients at the end."""
     header = [
@@ -173,7 +180,7 @@ def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> 
                 f"{trial.changes.local.get('learning_rate', PRINTED):g}",
                 str(len(outcomes)),
                 *(best_of(outcomes, measure) for measure in ("perplexity", "loss", "top1")),
-                percent(Spread.of([outcome.evaluation["top1"] for outcome in outcomes])),
+                _at_the_end(outcomes),
                 number(Spread.of(clients)) if clients else "diverged",
                 f"{fmean(cut):.0%}" if cut else "",
                 f"`{trial.name}`",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar
 
 from sottovoce.reporting.draw import style
@@ -37,12 +38,17 @@ TOP1 = Scale("top-1", percent=True)
 
 @dataclass(frozen=True)
 class Point:
-    """A mean over seeds, with the least and the largest of them."""
+    """A mean over seeds, with the least and the largest of them. One of a single seed has no spread to draw."""
 
     x: float
     mean: float
     low: float
     high: float
+    has_spread: bool = True
+
+    @staticmethod
+    def of(x: float, values: Sequence[float]) -> Point:
+        return Point(x, fmean(values), min(values), max(values), has_spread=len(values) > 1)
 
 
 @dataclass(frozen=True)
@@ -102,14 +108,25 @@ def _draw(axes: Axes, panel: Panel) -> None:
         how = {"color": series.colour, "linestyle": ":" if series.dotted else "-", "clip_on": len(xs) > 1}
         marker = "o" if panel.places or len(xs) < 12 else ""
         axes.plot(xs, [point.mean for point in series.points], marker=marker, markersize=3.5, **how)
-        lows, highs = [point.low for point in series.points], [point.high for point in series.points]
-        if lows != highs:
-            axes.fill_between(xs, lows, highs, color=series.colour, alpha=0.15, linewidth=0)
+        _draw_spread(axes, xs, series)
     _set_horizontal(axes, panel)
     axes.set_ylim(*_vertical_range(panel))
     style.numbers(axes.yaxis, 6, percent=panel.scale.percent)
     style.heading(axes, f"{panel.scale.unit}, {panel.title}" if panel.title else panel.scale.unit)
     _name_lines(axes, panel)
+
+
+def _draw_spread(axes: Axes, xs: Sequence[float], series: Series) -> None:
+    """A band between neighbours that both have a spread, and a bar where neither neighbour has one."""
+    lows, highs = [point.low for point in series.points], [point.high for point in series.points]
+    if lows == highs:
+        return
+    known = [point.has_spread for point in series.points]
+    axes.fill_between(xs, lows, highs, where=known, color=series.colour, alpha=0.15, linewidth=0)
+    beside = zip([False, *known], [*known[1:], False], strict=False)
+    alone = [at for at, (one, other) in enumerate(beside) if known[at] and not (one or other)]
+    for at in alone:
+        axes.vlines(xs[at], lows[at], highs[at], color=series.colour, alpha=0.4, linewidth=3)
 
 
 def _set_horizontal(axes: Axes, panel: Panel) -> None:

@@ -39,6 +39,7 @@ def test_the_page_is_what_the_results_give():
         assert figures in page, "theirs beside ours"
     for claim in claims:
         assert f" | {claim['measured']} | " in page
+        assert not claim["seeds"] or " ± " in claim["measured"] or "no spread" in claim["measured"], claim["claim"]
         assert ("one seed" in page.split(f"{claim['says']} (")[1].split("\n")[0]) == (1 in claim["seeds"])
 
 

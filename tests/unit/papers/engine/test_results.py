@@ -9,7 +9,7 @@ from sottovoce.accounting import rounded_up
 from sottovoce.errors import SottoError
 from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine import render
-from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Difference, all_of
+from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Estimate, Evidence, all_of
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.render import Renderer, render_page
 from sottovoce.papers.engine.results import Outcome, ResultStore, Spread, rounds_to, smooth, value_at
@@ -104,7 +104,9 @@ def test_measures_other_than_accuracy_are_read_by_name(tmp_path):
     assert loaded.measured("local loss") == [(20, 5.5), (40, 5.25)]
     assert loaded.measured("loss")[-1] == (1480, pytest.approx(math.log(120)))
     assert loaded.measured("perplexity")[0] == (20, 120.0)
-    assert loaded.measured("top1") == loaded.top1
+    assert loaded.measured("top1") == loaded.top1[:-1]
+    assert loaded.top1[-1] == (1500, 0.1)
+    assert [loaded.has_diverged(by) for by in (10, 1480, 1499, 1500, 1600)] == [False, False, False, True, True]
     assert loaded.measured("keystrokes") == []
 
 
@@ -112,7 +114,9 @@ def test_the_spread_between_seeds_is_pooled(results):
     final = results.final(noised(0.0))
     assert final.seeds == 3
     assert final.deviation == pytest.approx(0.0003, rel=0.01)
-    assert MCMAHAN2018.metric.deviations(results) == {"FedAvg": pytest.approx(0.03, rel=0.01)}  # percentage points
+    assert MCMAHAN2018.metric.deviations(results.every_run()) == {
+        "FedAvg": pytest.approx(0.03, rel=0.01)
+    }  # percentage points
     assert Spread.of([0.1]).deviation is None
 
 
@@ -141,8 +145,22 @@ def test_a_spread_is_written_as_its_mean_is(mean, deviation, shown):
     ],
 )
 def test_a_difference_within_the_margin_cannot_be_told(value, margin, verdicts):
-    gap = Difference(value, margin)
+    gap = Estimate(value, margin)
     assert (gap.at_most(0.3), gap.at_least(0.0)) == verdicts
+    assert gap.below(0.0) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[verdicts[1]]
+    assert Estimate(-value, margin).within(0.3) == gap.within(0.3)
+
+
+def test_estimates_are_shown_with_their_margins_and_joined():
+    one, other = Estimate(3.0, 0.3), Estimate(2.0, 0.4)
+    assert (str(one - other), f"{one:.1f} %", f"{one:+.0%}") == ("+1.00 ± 0.50", "3.0 ± 0.3 %", "+300% ± 30%")
+    assert f"{one / other:.3f}" == "1.500 ± 0.335"  # 10 and 20 % of it, together 22.4 %
+    assert str(-2 * one) == "-6.00 ± 0.60"
+    unknown = Estimate(1.0, None)
+    assert [each.margin for each in (one - unknown, unknown / one, 5 * unknown)] == [None] * 3
+    assert f"{unknown:.1f}" == "1.0 (no spread)"
+    assert Estimate(math.inf, 0.0) / one == Estimate(math.inf, 0.0)  # a run that diverged is beyond every limit
+    assert (one / Estimate(math.inf, 0.0)).at_most(0.0) == HOLDS
 
 
 def test_a_claim_of_several_parts_holds_if_all_do():
@@ -171,7 +189,7 @@ def test_one_seed_cannot_tell(tmp_path):
     alone.save(outcome(noised(0.0), 0, 0.175))
     alone.save(outcome(noised(0.003), 0, 0.175))
     alone.save(outcome(noised(0.003), 1, 0.175))  # two that agree by chance are not a spread either
-    assert MCMAHAN2018.metric.deviations(alone) == {"FedAvg": None}
+    assert MCMAHAN2018.metric.deviations(alone.every_run()) == {"FedAvg": None}
     judged = {row["claim"]: row for row in checked(alone)}
     assert judged["small noise"]["verdict"] == OPEN
 
@@ -181,7 +199,7 @@ def test_the_spread_of_one_algorithm_is_not_that_of_another(results):
     for trial, top1 in ((fedsgd(0.0, 2.0), 0.12), (fedsgd(0.0, 20.0), 0.10)):
         results.save(outcome(trial, 0, top1))
     claim = {row["claim"]: row for row in checked(results)}["FedSGD clip"]
-    assert claim["measured"] == "S = 2 instead of 20 costs -2.00"
+    assert claim["measured"] == "S = 2 instead of 20 costs -2.00 (no spread)"
     assert claim["verdict"] == OPEN
     assert (
         "too few settings were run with several seeds for a spread of FedSGD."
@@ -191,6 +209,78 @@ def test_the_spread_of_one_algorithm_is_not_that_of_another(results):
         results.save(outcome(fedsgd(0.0, 2.0), seed, 0.12 + seed / 1000))
     claim = {row["claim"]: row for row in checked(results)}["FedSGD clip"]
     assert claim["verdict"] == HOLDS
+
+
+def rising(trial, seed, rounds, end=0.17):
+    """Accuracy rises evenly to 17 % in so many rounds, and stays at `end` from there on."""
+    run = outcome(trial, seed, 0.17)
+    return replace(run, curve=[(at, min(0.17 * at / rounds, end), 120.0) for at, *_ in run.curve])
+
+
+@pytest.mark.parametrize(
+    ("private", "verdict"),
+    [
+        ((1180, 1200, 1220), HOLDS),  # 60 times 1,000 rounds
+        ((940, 1040, 1140), OPEN),  # 52 ± 5 times: 50 lies within it
+        ((780, 800, 820), FAILS),
+    ],
+)
+def test_the_price_is_a_ratio_of_rounds_with_the_spread_of_both(tmp_path, private, verdict):
+    results = ResultStore(tmp_path / "results")
+    for seed in range(3):
+        results.save(rising(noised(0.0), seed, 980 + 20 * seed))
+        results.save(rising(noised(0.003), seed, private[seed]))
+    claim = {row["claim"]: row for row in checked(results)}["price"]
+    assert claim["verdict"] == verdict, claim["measured"]
+    assert " ± " in claim["measured"].split(": ")[-1]
+
+
+def test_a_margin_is_of_the_figure_that_is_compared(results):
+    """Rounds and accuracies spread apart each on their own; models that all seeds share add nothing."""
+    evidence = Evidence.of(results, GPU, MCMAHAN2018.metric, EXPERIMENTS)
+    seeds = evidence.mean(noised(0.0), lambda run: 10.0 * run.seed)
+    assert (seeds.value, seeds.margin) == (10.0, pytest.approx(2 * 10 / math.sqrt(3)))
+    assert evidence.mean(noised(0.0)).margin == pytest.approx(2 * 0.03 / math.sqrt(3), rel=0.01)
+    late, early = (evidence.minus(noised(0.0), noised(0.003), at) for at in (1500, 20))
+    assert early.margin < late.margin / 5
+    shared = replace(noised(0.0), single_seed=True)
+    assert evidence.mean(shared, lambda run: 10.0 * run.seed) == Estimate(10.0, 0.0)
+    assert evidence.mean(noised(0.0), lambda run: math.inf if run.seed else 1.0) == Estimate(math.inf, 0.0)
+    # A setting in which a run has no such figure tells nothing of its spread, and four degrees of freedom are needed.
+    alone = evidence.mean(noised(0.0), lambda run: math.nan if run.name == noised(0.003).name else 10.0 * run.seed)
+    assert alone == Estimate(10.0, None)
+
+
+def test_head_words_move_by_more_than_their_spread_or_it_cannot_be_told(tmp_path):
+    def with_heads(trial, seed, share):
+        heads = {n: [0.0] * 6 + [1.0 - share, share] + [0.0] * 3 for n in ("10", "50", "100")}
+        return replace(outcome(trial, seed, 0.2 - 0.02 * share), head_words=heads)
+
+    quiet, noisy = noised(0.0, 20.0), noised(0.006, 20.0)
+    for spread, moved, verdict in ((0.01, 0.02, HOLDS), (0.08, 0.02, OPEN), (0.01, 0.5, FAILS)):
+        results = ResultStore(tmp_path / f"{spread}-{moved}")
+        for seed in range(3):
+            results.save(with_heads(quiet, seed, 0.1 + spread * seed))
+            results.save(with_heads(noisy, seed, 0.1 + moved + spread * seed))
+        claim = {row["claim"]: row for row in checked(results)}["head words"]
+        assert claim["verdict"] == verdict, claim["measured"]
+        assert f"moves {moved:+.2f} ± " in claim["measured"]
+
+
+def test_table_2_has_a_column_for_as_many_rounds_as_its_epsilon(results):
+    out = results.folder.parent / "runs"
+    short = tables.table_2(GPU, results, out)
+    assert "| top-1 printed, 5,000 rounds | top-1 here, smoothed, 1,500 rounds |" in short
+    assert "This ε pays for 5,000 rounds: accuracy after 1,500 is not what it buys." in short
+    ResultStore(out.with_name("runs-5000") / "results").folder.mkdir(parents=True)
+    ResultStore(out.with_name("runs-5000") / "results").save(outcome(noised(0.003), 0, 0.19, first=3500))
+    full = tables.table_2(GPU, results, out)
+    assert "| top-1 here, smoothed, 1,500 rounds | top-1 here, smoothed, 5,000 rounds |" in full
+    private = next(line for line in full.splitlines() if line.startswith("| 0.003 | 15 | 763,430"))
+    assert private.endswith(f"| {percent(results.final(noised(0.003)))} | 18.99 % |")
+    assert next(line for line in full.splitlines() if line.startswith("| 0.012")).endswith("| not run | not run |")
+    # A folder of 5,000 rounds needs no other.
+    assert "is not what it buys" not in tables.table_2(MCMAHAN2018.size("gpu", 5000), results, out)
 
 
 @pytest.fixture
@@ -284,33 +374,45 @@ def test_processes_share_a_folder_and_each_leaves_what_another_trains(results, g
     assert {(busy.name, 2), (grid[0].name, 0)} <= {*trained}
 
 
+_LOUD = (noised(0.0, 20.0), 0.17), (noised(0.2, 20.0), 0.05)  # settings of one claim that holds
+
+
 @pytest.fixture
 def with_fedsgd(results):
-    """FedSGD with one seed: one claim about it cannot be told, and another holds. Claims of three seeds hold too."""
-    for trial, top1 in ((fedsgd(0.0, 2.0), 0.12), (fedsgd(0.0, 20.0), 0.1205)):
+    """One seed of FedSGD, whose claims cannot be told, and of σ = 0.2, which holds. Claims of three seeds hold too."""
+    for seed in range(3):
+        for sigma, rounds in ((0.0, 1000), (0.003, 1200)):
+            results.save(rising(noised(sigma), seed, rounds + 10 * seed))
+    for trial, top1 in ((fedsgd(0.0, 2.0), 0.08), (fedsgd(0.0, 20.0), 0.0805), *_LOUD):
         results.save(outcome(trial, 0, top1))
     Setting("mcmahan2018", "gpu", 1500, 9, 1, 5, 3).save(results.folder.parent)
     return results
 
 
 def test_claims_that_cannot_be_told_are_decided_before_those_of_one_seed(with_fedsgd):
-    clip, rounds = MCMAHAN2018.undecided(with_fedsgd, GPU)
-    assert (clip.name, rounds.name) == ("FedSGD clip", "FedSGD rounds")
+    _, clip, loud = MCMAHAN2018.undecided(with_fedsgd, GPU)
+    assert [each.name for each in MCMAHAN2018.undecided(with_fedsgd, GPU)] == [
+        "FedSGD rounds",
+        "FedSGD clip",
+        "too much noise",
+    ]
+    assert loud.title == "z = 1 with 100 users (σ = 0.2) destroys accuracy (section 3, Figure 3): holds"
     assert clip.title == "FedSGD stands a much smaller S (appendix C, Figure 9): cannot be told"
     assert {trial.name for trial in clip.trials(GPU)} == {fedsgd(0.0, 2.0).name, fedsgd(0.0, 20.0).name}
 
 
 def test_what_claims_lack_is_listed_once_with_what_it_took(with_fedsgd):
     out = with_fedsgd.folder.parent
-    clip, rounds = running.missing_runs(out, seeds=3)
+    rounds, clip, loud = running.missing_runs(out, seeds=3)
     names = [fedsgd(0.0, s).name for s in (2.0, 20.0)]
-    assert sorted(clip["runs"]) == sorted(f"{name}-seed{seed}" for name in names for seed in (1, 2))
-    assert (clip["seconds"], rounds["runs"], rounds["seconds"]) == (4.0, [], 0.0)
+    assert sorted(rounds["runs"]) == sorted(f"{name}-seed{seed}" for name in names for seed in (1, 2))
+    assert (rounds["seconds"], clip["runs"], clip["seconds"]) == (4.0, [], 0.0)
+    assert sorted(loud["runs"]) == sorted(f"{trial.name}-seed{seed}" for trial, _ in _LOUD for seed in (1, 2))
 
 
 def test_undecided_claims_get_the_seeds_they_lack(with_fedsgd, monkeypatch):
     def train(self, trial, seed):
-        self.results.save(outcome(trial, seed, 0.12 + 0.0001 * seed))
+        self.results.save(replace(self.results.outcomes(trial)[0], seed=seed))
         trained.append((trial.name, seed))
         return True
 
@@ -322,7 +424,8 @@ def test_undecided_claims_get_the_seeds_they_lack(with_fedsgd, monkeypatch):
     stores = Stores((out,))
     request = running.Request(MCMAHAN2018, [], GPU, seeds=3, undecided=True)
     assert running.reproduce(request, out, stores, Console(said.append))
-    assert sorted(trained) == sorted((fedsgd(0.0, s).name, seed) for s in (2.0, 20.0) for seed in (1, 2))
+    wanted = [fedsgd(0.0, 2.0), fedsgd(0.0, 20.0), *(trial for trial, _ in _LOUD)]
+    assert sorted(trained) == sorted((trial.name, seed) for trial in wanted for seed in (1, 2))
     assert MCMAHAN2018.undecided(with_fedsgd, GPU) == []
     assert "| claim | criterion |" in said[-1]
     assert not (out / "FedSGD clip.md").exists()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from sottovoce.reporting.draw.panels import (
@@ -8,6 +10,7 @@ from sottovoce.reporting.draw.panels import (
     Row,
     Scale,
     Series,
+    _draw_spread,
     _vertical_range,
     draw_histograms,
     draw_panels,
@@ -34,6 +37,23 @@ def test_panels_stand_in_rows():
 def test_a_sweep_has_room_for_zero_and_an_upright_line():
     sweep = Panel("", [line("a", 0.1, 0.2, 0.15)], "noise", places=(0.0, 1.0, 3.0), upright=(1.0, "the paper's"))
     size(draw_panels([sweep]))
+
+
+def test_a_band_lies_between_settings_with_several_seeds_alone():
+    """A band that narrowed to a setting with one seed would say that it is certain there."""
+
+    def spread(*seeds: int) -> tuple[list[bool], list[float]]:
+        points = [Point.of(at, [0.1 + 0.01 * seed for seed in range(count)]) for at, count in enumerate(seeds)]
+        axes = Mock()
+        _draw_spread(axes, range(len(seeds)), Series("", points))
+        assert axes.fill_between.call_count <= 1
+        bands = axes.fill_between.call_args.kwargs["where"] if axes.fill_between.called else []
+        return bands, [call.args[0] for call in axes.vlines.call_args_list]
+
+    assert spread(3, 3, 3) == ([True] * 3, [])
+    assert spread(3, 3, 1, 3, 1) == ([True, True, False, True, False], [3])
+    assert spread(3, 1, 1, 2) == ([True, False, False, True], [0, 3])
+    assert spread(1, 1) == ([], [])
 
 
 def test_the_band_of_a_sweep_is_not_cut():
