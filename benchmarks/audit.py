@@ -1,11 +1,12 @@
 """Do audits find a broken build? Lower bounds on ε beside the claimed one, for a correct build and for broken ones.
 
-    python benchmarks/audit.py --canaries 2000
+    python benchmarks/audit.py --seeds 5
     python benchmarks/audit.py --simulate
 
-Trains a small model on made-up people once for every build, with canary users who are in or out by a coin, and attacks
-it in four games: single rounds; one run from its noised updates; from its released weights; from its losses. Prints a
-table in Markdown. A build is broken on purpose while it trains; what it claims is always that of the correct one.
+Trains a small model on made-up people for every build and seed, with canary users who are in or out by a coin, and
+attacks it in four games: single rounds; one run from its noised updates; from its released weights; from its losses.
+Prints a table in Markdown: ranges over the seeds, and in how many of them the claim is contradicted. The figures of
+each seed go to stderr. A build is broken on purpose while it trains; what it claims is always that of the correct one.
 
 With --simulate nothing is trained: how often is the claimed curve refuted by ideal canaries, which do not disturb one
 another, where the noise is halved, and where it is not?
@@ -15,9 +16,10 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
@@ -103,18 +105,34 @@ class Row:
     shown: float  # whatever the mechanism is
     by_curve: float  # if it is of the claimed kind, with less noise
     noise: float  # of the claimed noise, at most
-    guesses: str
+    right: int
+    guesses: int
     contradicted: bool
 
-    def __str__(self) -> str:
-        noise = "no bound" if math.isinf(self.noise) else rounded_up(self.noise)
-        figures = (rounded_up(self.claimed), rounded_down(self.shown), rounded_down(self.by_curve), noise, self.guesses)
-        verdict = "**contradicted**" if self.contradicted else "not contradicted"
-        return f"| {' | '.join((self.build, self.game, *figures, verdict))} |"
+
+def table_line(rows: Sequence[Row]) -> str:
+    """One game of one build, over seeds: the least and the largest of each figure."""
+
+    def span(figures: Sequence[float], written: Callable[[float], object]) -> str:
+        ends = [str(written(end)) for end in (min(figures), max(figures))]
+        return "–".join(dict.fromkeys(ends))
+
+    first = rows[0]
+    cells = (
+        first.build,
+        first.game,
+        str(rounded_up(first.claimed)),
+        span([row.shown for row in rows], rounded_down),
+        span([row.by_curve for row in rows], rounded_down),
+        span([row.noise for row in rows], lambda share: "no bound" if math.isinf(share) else rounded_up(share)),
+        span([100 * row.right / row.guesses for row in rows], round) + " %",
+        f"{sum(row.contradicted for row in rows)} of {len(rows)}",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 HEADER = (
-    "| build | game | claimed ε | ε at least | by the curve | share of the noise, at most | right | verdict |\n"
+    "| build | game | claimed ε | ε at least | by the curve | share of the noise, at most | right | contradicted |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
@@ -123,14 +141,9 @@ HEADER = (
 
 
 @contextmanager
-def correct() -> Iterator[None]:
-    yield
-
-
-@contextmanager
-def half_the_noise() -> Iterator[None]:
+def less_noise(share: float) -> Iterator[None]:
     real = mechanism._noised
-    with mock.patch.object(mechanism, "_noised", lambda part, std, *rest: real(part, std / 2, *rest)):
+    with mock.patch.object(mechanism, "_noised", lambda part, std, *rest: real(part, share * std, *rest)):
         yield
 
 
@@ -177,9 +190,10 @@ def _other_sum(change: Callable[[Task], Task]) -> Iterator[None]:
         yield
 
 
-BUILDS = {
-    "correct": correct,
-    "noise at z/2": half_the_noise,
+BUILDS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    "correct": nullcontext,
+    "noise at z/2": lambda: less_noise(1 / 2),
+    "noise at z/4": lambda: less_noise(1 / 4),
     "clip at 2S": clip_at_twice_the_norm,
     "users counted twice": users_counted_twice,
     "denominator of those who came": denominator_of_those_who_came,
@@ -200,9 +214,8 @@ def attack_rounds(build: str, world: World, rounds: int) -> Row:
     shown = math.inf
     if multiplier > 1e-3:
         shown = accounting.epsilon([(replace(audit.event(), noise_multiplier=multiplier), 1)], DELTA)
-    right = f"{bound.correct:,} of {bound.guesses:,}"
-    contradicted = bound.epsilon > claimed or share < 1
-    return Row(build, "single rounds", claimed, bound.epsilon, shown, share, right, contradicted)
+    found = bound.epsilon > claimed or share < 1
+    return Row(build, "single rounds", claimed, bound.epsilon, shown, share, bound.correct, bound.guesses, found)
 
 
 def attack_run(build: str, world: World) -> list[Row]:
@@ -224,9 +237,9 @@ def attack_run(build: str, world: World) -> list[Row]:
     for game, scores in games.items():
         bound = best_one_run_bound(scores, present, DELTA, CONFIDENCE)
         curve = curve_bound(scores, present, spent, DELTA, confidence=CONFIDENCE)
-        right = f"{curve.correct:,} of {curve.guesses:,}"
         found = bound.epsilon > claimed or curve.refuted
-        rows.append(Row(build, game, claimed, bound.epsilon, curve.epsilon, curve.noise, right, found))
+        figures = (claimed, bound.epsilon, curve.epsilon, curve.noise)
+        rows.append(Row(build, game, *figures, curve.correct, curve.guesses, found))
     return rows
 
 
@@ -262,7 +275,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--canaries", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=120, help="single rounds that are played")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
     parser.add_argument("--builds", nargs="*", default=list(BUILDS), choices=list(BUILDS))
     parser.add_argument("--simulate", action="store_true", help="the power of the test of the curve; trains nothing")
     given = parser.parse_args()
@@ -271,13 +285,20 @@ def main() -> None:
         return
     print(HEADER)
     for build in given.builds:
-        clock = time.process_time()
         jax.clear_caches()  # a fault may be in a compiled program
-        world = World.make(given.canaries, given.seed)
-        with BUILDS[build]():
-            rows = [attack_rounds(build, world, given.rounds), *attack_run(build, world)]
-        print(*rows, sep="\n", flush=True)
-        print(f"<!-- {build}: {time.process_time() - clock:.0f} s of processor time -->", flush=True)
+        seeds = [attack(build, given, given.seed + number) for number in range(given.seeds)]
+        print(*map(table_line, zip(*seeds, strict=True)), sep="\n", flush=True)
+
+
+def attack(build: str, given: argparse.Namespace, seed: int) -> list[Row]:
+    """All games of one build with one seed."""
+    clock = time.process_time()
+    world = World.make(given.canaries, seed)
+    with BUILDS[build]():
+        rows = [attack_rounds(build, world, given.rounds), *attack_run(build, world)]
+    print(f"seed {seed}, {time.process_time() - clock:.0f} s of processor time", file=sys.stderr)
+    print(*(table_line([row]) for row in rows), sep="\n", file=sys.stderr, flush=True)
+    return rows
 
 
 if __name__ == "__main__":
