@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
-from sottovoce.cli.train import shorter
+from sottovoce.cli.train import bound, shorter
 from sottovoce.errors import SottoError, count_of, plain_number, plural
 from sottovoce.files import Json as JsonObject
 
@@ -233,6 +233,8 @@ def _print_grid(name: str, made: Grid) -> None:
         print("Expected top-1 is not known for the recipe itself:")
         for line in made.not_known:
             print(f"  {line}")
+        if made.at_most is not None:
+            print(f"  It is {bound(made.at_most)}.")
     if any(choice.expected for choice in made.choices):
         print("Expected top-1:")
         for line in CHECKED:

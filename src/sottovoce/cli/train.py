@@ -130,16 +130,27 @@ def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
         show(shorter(forecast.shorter))
     if expected := forecast.expected:
         show(f"expected: top-1 of {expected.low:.1%} to {expected.high:.1%}; noise: {expected.verdict}")
+    elif forecast.at_most is not None:
+        show(f"expected: top-1 of {bound(forecast.at_most)}")
     elif forecast.not_known:
         show(f"expected: top-1 is not known, as {forecast.not_known[0]}")
     for warning in (*forecast.mismatches, *forecast.warnings):
         show(f"warning: {warning}")
 
 
+def bound(at_most: float) -> str:
+    """The most that is expected of somewhat fewer users than were measured."""
+    from sottovoce.planning.expectation import MEASURED
+
+    return f"at most about {at_most:.1%}, as of {MEASURED['privacy.users'][0]:,} users; fewer were not measured"
+
+
 def shorter(choice: Choice) -> str:
     """How to train in a quarter of the time, and what is then expected."""
-    expected = choice.expected and f"; expected: top-1 of {choice.expected.low:.1%} to {choice.expected.high:.1%}"
-    return f"shorter: --set run.rounds={choice.rounds} (about a quarter of the time, the same ε{expected or ''})"
+    expected = "usually less accurate"
+    if choice.expected:
+        expected = f"expected: top-1 of {choice.expected.low:.1%} to {choice.expected.high:.1%}"
+    return f"shorter: --set run.rounds={choice.rounds} (about a quarter of the time, the same ε; {expected})"
 
 
 def train_with(

@@ -25,7 +25,7 @@ from sottovoce.federation.roster import is_federation
 from sottovoce.files import Facts
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, parameter_count, split
-from sottovoce.planning.expectation import BASE, DROWNED, Expectation, expect, not_measured
+from sottovoce.planning.expectation import BASE, DROWNED, Expectation, at_most, expect, not_measured
 from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.reporting.statement import store_total
@@ -69,6 +69,7 @@ class Forecast(Facts):
     not_known: tuple[str, ...] = ()  # why no accuracy is expected of a run that starts from a base
     sampled: str = "users"  # what a cohort is of
     rounds_asked: int = 0  # by the recipe: more than `rounds` where the budget is spent before
+    at_most: float | None = None  # top-1, where users are somewhat fewer than were measured
 
 
 Confirm = Callable[[Forecast], bool]
@@ -111,6 +112,7 @@ def forecast_run(
         not_known=tuple(unknown) if assembly.is_private and assembly.recipe.model.initial in BASE else (),
         sampled=sampled(assembly),
         rounds_asked=settings.rounds,
+        at_most=at_most(assembly.recipe, noise_std) if epsilon < math.inf else None,
     )
 
 

@@ -98,10 +98,11 @@ def test_accuracy_is_expected_where_such_runs_were_measured_and_a_drowned_one_na
 
 
 def test_of_a_long_run_a_quarter_of_its_rounds_is_named_where_epsilon_stays(recipe: Recipe, store: Path, monkeypatch):
-    asked = Recipe.from_dict(_with_epsilon(recipe.replace(run={"rounds": 8}).to_dict()))
+    asked = Recipe.from_dict(_with_epsilon(recipe.replace(run={"rounds": 40}).to_dict()))
     monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: 400.0)
-    assert forecast(asked).shorter.rounds == 2
-    assert forecast(recipe.replace(run={"rounds": 8})).shorter is None, "its noise is given, not its ε"
+    assert forecast(asked).shorter.rounds == 10
+    assert forecast(asked.replace(run={"rounds": 37})).shorter is None, "nine rounds were never measured"
+    assert forecast(recipe.replace(run={"rounds": 40})).shorter is None, "its noise is given, not its ε"
     assert forecast(asked.replace(privacy={"mode": "none"})).shorter is None
     monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: 4.0)
     assert forecast(asked).shorter is None
