@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
-from sottovoce.cli.train import bound, shorter
+from sottovoce.cli.train import bound, say_timing, shorter
 from sottovoce.errors import SottoError, count_of, plain_number, plural
 from sottovoce.files import Json as JsonObject
 
@@ -186,7 +186,7 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
         if timing.tokens_per_user is None and recipe.data.store and store.is_dir():
             tokens = Store.open(store).tokens_per_user
         if not json:
-            log("timing this machine, about 20 seconds ...")
+            say_timing()
         rate = users_per_second(recipe, tokens)
         timed = f", timed here with {tokens:,} tokens a user"
     made = made.at(rate)

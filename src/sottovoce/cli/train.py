@@ -81,15 +81,20 @@ def train(
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
     if confirmation.dry_run:
-        found = forecast(chosen, out)
+        found = forecast(chosen, out, before_timing=None if json else say_timing)
         if json:
             return print_json(found.to_json())
         show_forecast(found, print)
         return print(f"{NOT_MADE} (--dry-run)")
     if out is None:
         raise SottoError("--out is missing: name the folder of the new run, or use --dry-run")
-    play = partial(command.train, chosen, confirm=partial(confirm, yes=confirmation.yes, json=json))
+    ask = partial(confirm, yes=confirmation.yes, json=json)
+    play = partial(command.train, chosen, confirm=ask, before_timing=None if json else say_timing)
     return train_with(several, play, out, store=chosen.data.store or None, json=json)
+
+
+def say_timing() -> None:
+    log("timing this machine, about 20 seconds ...")
 
 
 def confirm(forecast: Forecast, *, yes: bool, json: bool) -> bool:

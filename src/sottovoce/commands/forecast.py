@@ -76,7 +76,13 @@ Confirm = Callable[[Forecast], bool]
 
 
 def forecast_run(
-    assembly: Assembly, store: Store, test: Store | None, start: Start, planned: int, processes: int = 1
+    assembly: Assembly,
+    store: Store,
+    test: Store | None,
+    start: Start,
+    planned: int,
+    processes: int = 1,
+    before_timing: Callable[[], None] | None = None,
 ) -> Forecast:
     """The forecast of a run that is about to begin. It reads the store's ledger, and writes nothing."""
     mechanism, privacy, accountant = assembly.algorithm.mechanism, assembly.recipe.privacy, assembly.accountant
@@ -89,7 +95,11 @@ def forecast_run(
     noise_std = mechanism.noise_std(1, clip_norms)[0]
     unknown = not_measured(assembly.recipe)
     expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not unknown else None
-    pace, settings = _pace(assembly, store, test, start, processes), assembly.recipe.run
+    pace, settings = NOT_TIMED, assembly.recipe.run
+    if _trains_here(assembly, store):
+        if before_timing is not None:
+            before_timing()
+        pace = _pace(assembly, store, test, start, processes)
     measured = evaluations(settings, 0, planned) + (start.facts is not None)  # the start is measured too
     seconds = pace.seconds(planned, measured)
     return Forecast(
@@ -178,11 +188,14 @@ def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
     )
 
 
+def _trains_here(assembly: Assembly, store: Store) -> bool:
+    """Can its rounds be timed? Users on devices train there, in a time that nobody knows."""
+    on_devices = store.path is not None and is_federation(store.path)
+    return isinstance(assembly.strategy, FederatedAveraging) and store.public is None and not on_devices
+
+
 def _pace(assembly: Assembly, store: Store, test: Store | None, start: Start, processes: int) -> Pace:
-    """How long a round and an evaluation take here. Users on devices train there, in a time that nobody knows."""
-    trains_here = isinstance(assembly.strategy, FederatedAveraging) and store.public is None
-    if not trains_here or (store.path and is_federation(store.path)):
-        return NOT_TIMED
+    """How long a round and an evaluation take here."""
     measured_on = len(evaluated_users(assembly.recipe, test))
     an_evaluation = _seconds_an_evaluation(start.model, store, measured_on) if measured_on else 0.0
     return Pace(_seconds_a_round(assembly, store, start) / processes, an_evaluation)

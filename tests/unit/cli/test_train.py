@@ -25,7 +25,7 @@ TRAIN = "sottovoce.commands.train.train"
 TRAFFIC = {"down": 2e6, "up": 1e6, "round": 3e8, "total": 6e9}
 
 
-def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub, result, tmp_path):
+def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub, result, tmp_path, capsys):
     train = stub(TRAIN, result())
     options = ["--set", "run.rounds=7", "--set", "run.seed=5", "--from", "before", "--allow-large-delta"]
     sotto(["train", "demo", "--out", str(tmp_path / "new"), *options])
@@ -34,6 +34,8 @@ def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub,
     assert (recipe.run.rounds, recipe.run.seed, recipe.model.initial) == (7, 5, "before")
     assert recipe.privacy.allow_large_delta
     assert train.names["group"] is None
+    train.names["before_timing"]()
+    assert "timing this machine" in capsys.readouterr().err
     assert train.names["stop"]() is False
 
 

@@ -38,6 +38,16 @@ def test_what_is_announced_is_what_the_ledgers_say_at_the_end(recipe: Recipe, st
     assert found.epsilon_store > found.epsilon
 
 
+def test_before_the_machine_is_timed_it_is_said(recipe: Recipe, store: Path, monkeypatch):
+    said = []
+    monkeypatch.setattr("sottovoce.commands.forecast._pace", lambda *inputs: said.append("timed") or Pace())
+    forecast(recipe, before_timing=lambda: said.append("told"))
+    assert said == ["told", "timed"]
+    monkeypatch.setattr("sottovoce.commands.forecast._trains_here", lambda *inputs: False)
+    forecast(recipe, before_timing=lambda: said.append("told"))
+    assert said == ["told", "timed"]
+
+
 def test_a_forecast_changes_nothing(recipe: Recipe, store: Path, tmp_path: Path):
     sottovoce.train(recipe, tmp_path / "before", stop=lambda: True)  # the ledger has a charge
     before = contents(tmp_path)
