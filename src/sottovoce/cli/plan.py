@@ -195,8 +195,8 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
         return
     _print_grid(name, made)
     _print_trained(made.trained)
-    hours = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
-    print(f"Hours: {hours if rate is None else f'at {rate:.3g} users a second{timed}'}")
+    unknown = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
+    print(f"Time: {unknown if rate is None else f'at {rate:.3g} users a second{timed}'}")
     own = next((choice for choice in made.choices if made.is_own(choice)), None)
     if recipe.privacy.noise_multiplier is None and own and own.hours and is_long(3600 * own.hours, own.rounds):
         print(shorter(next(each for each in made.choices if each.rounds < own.rounds and each.epsilon == own.epsilon)))
@@ -251,7 +251,7 @@ def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
         "rounds": f"{choice.rounds:,}",
         "z": f"{choice.noise_multiplier:.3g}",
         "σ": "" if choice.noise_std is None else f"{choice.noise_std:.2g}",
-        "time": "" if choice.hours is None else duration(3600 * choice.hours),
+        "h:mm:ss": "" if choice.hours is None else duration(3600 * choice.hours, hours_too=True),
         "top-1": "–" if expected is None else f"{expected.top1:.1%}",
         "range": "" if expected is None else f"{100 * expected.low:.1f}–{100 * expected.high:.1f}",
         "cost of noise": "" if expected is None else expected.verdict.removeprefix("costs "),

@@ -75,7 +75,9 @@ def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
     assert "…" not in out
     assert "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 15." in out
     assert "drowned" in out
-    assert "10 users a second, timed here with 160 tokens a user" in out
+    assert "h:mm:ss" in out
+    assert " 0:33:20 " in out
+    assert "\nTime: at 10 users a second, timed here with 160 tokens a user" in out
     assert "Gboard" in out
     assert "Apple" in out
     assert f"next: sotto train {mine} --out RUN" in out
