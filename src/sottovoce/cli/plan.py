@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
-from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
+from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options, setting_called
 from sottovoce.cli.train import bound, say_timing, shorter
 from sottovoce.errors import SottoError, count_of, plain_number, plural
 from sottovoce.files import Json as JsonObject
@@ -118,7 +118,9 @@ def plan(
         if training.select is not None:
             raise SottoError("--select goes with numbers, such as --users and --epsilon, and not with a recipe")
         if others := [name for name in given if name != "--users-per-second"]:
-            raise SottoError(f"a recipe is planned with its own values; change them with --set, not {others[0]}")
+            key = setting_called(others[0])
+            cure = f"give --set {key}=VALUE in place of" if key else "leave out"
+            raise SottoError(f"a recipe is planned with its own values; {cure} {others[0]}")
         _plan_recipe(recipe, timing, training.users_per_second, json)
         return
     if timing != TIMING:

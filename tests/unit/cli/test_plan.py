@@ -138,9 +138,10 @@ def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsy
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--delta", "1e-5"], "change them with --set, not --delta"),
-        (["--users", "100"], "change them with --set, not --users"),
-        (["--ledger", "x"], "change them with --set, not --ledger"),
+        (["--delta", "1e-5"], "give --set privacy.delta=VALUE in place of --delta"),
+        (["--epsilon", "-3"], "give --set privacy.epsilon=VALUE in place of --epsilon"),
+        (["--users", "100"], "give --set privacy.users=VALUE in place of --users"),
+        (["--ledger", "x"], "leave out --ledger"),
         (["--select", "5"], "--select goes with numbers"),
         (["--set", "privacy.mode=none"], "no ε to plan"),
         (["--users-per-second", "0"], "must be a positive number"),
