@@ -6,7 +6,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from typing import NoReturn
@@ -16,6 +16,7 @@ import cyclopts
 from sottovoce.cli import audit
 from sottovoce.cli.display import AskedTwice
 from sottovoce.cli.examples import add_examples
+from sottovoce.cli.options import setting_called
 from sottovoce.cores import cores
 from sottovoce.errors import LostProcess, SettingError, SottoError
 from sottovoce.files import FULL
@@ -79,6 +80,17 @@ def _missing(error: cyclopts.MissingArgumentError) -> str:
     return f"{name} is missing ({about[:1].lower()}{about[1:]}); see `{command} --help`"
 
 
+def _unknown(error: cyclopts.UnknownOptionError, options: Collection[str]) -> str:
+    """An option that the command does not have; of one that changes or writes a recipe, perhaps a key of it."""
+    option = error.token.keyword or error.token.value
+    changes, writes = "--set" in options, tuple(error.command_chain or ()) == ("init",)
+    key = setting_called(option) if option.startswith("--") and (changes or writes) else None
+    if key is None:
+        return str(error)
+    cure = f"give --set {key}=VALUE" if changes else f"set {key} in the recipe"
+    return f"Unknown option: {option}; {cure}"
+
+
 def _fail(text: str, status: int = 2) -> NoReturn:
     """Print one line, cut in the middle where a value makes it too long, and exit."""
     line, half = " ".join(text.split()), LONGEST_ERROR // 2
@@ -110,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(str(error), status=1)
     except cyclopts.MissingArgumentError as error:
         _fail(_missing(error))
+    except cyclopts.UnknownOptionError as error:
+        _fail(_unknown(error, _options(arguments).values()))
     except (SottoError, cyclopts.CycloptsError) as error:
         _fail(str(error))
     except ModuleNotFoundError as error:  # installed without what training needs, to verify alone

@@ -82,6 +82,16 @@ def set_options(settings: list[str] | None) -> str:
     return "".join(f" --set {shlex.quote(each)}" for each in settings or ())
 
 
+def setting_called(option: str) -> str | None:
+    """The key of a recipe that an option is called like, if it is clear: `--epsilon` is `privacy.epsilon`."""
+    from sottovoce.recipe import describe
+
+    name = option.removeprefix("--").partition("=")[0].replace("-", "_")
+    sections = [key.section for key in describe() if key.name == name]
+    meant = [section for section in ("privacy", "run") if section in sections] or sections
+    return f"{meant[0]}.{name}" if len(meant) == 1 else None
+
+
 def log(text: str) -> None:
     """A line on standard error, at once."""
     print(text, file=sys.stderr, flush=True)

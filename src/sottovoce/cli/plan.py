@@ -11,8 +11,8 @@ from cyclopts import Parameter
 
 from sottovoce.accounting.events import REPLACED
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
-from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options
-from sottovoce.cli.train import shorter
+from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options, setting_called
+from sottovoce.cli.train import bound, say_timing, shorter
 from sottovoce.errors import SottoError, count_of, plain_number, plural
 from sottovoce.files import Json as JsonObject
 
@@ -118,7 +118,9 @@ def plan(
         if training.select is not None:
             raise SottoError("--select goes with numbers, such as --users and --epsilon, and not with a recipe")
         if others := [name for name in given if name != "--users-per-second"]:
-            raise SottoError(f"a recipe is planned with its own values; change them with --set, not {others[0]}")
+            key = setting_called(others[0])
+            cure = f"give --set {key}=VALUE in place of" if key else "leave out"
+            raise SottoError(f"a recipe is planned with its own values; {cure} {others[0]}")
         _plan_recipe(recipe, timing, training.users_per_second, json)
         return
     if timing != TIMING:
@@ -186,7 +188,7 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
         if timing.tokens_per_user is None and recipe.data.store and store.is_dir():
             tokens = Store.open(store).tokens_per_user
         if not json:
-            log("timing this machine, about 20 seconds ...")
+            say_timing()
         rate = users_per_second(recipe, tokens)
         timed = f", timed here with {tokens:,} tokens a user"
     made = made.at(rate)
@@ -195,8 +197,8 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
         return
     _print_grid(name, made)
     _print_trained(made.trained)
-    hours = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
-    print(f"Hours: {hours if rate is None else f'at {rate:.3g} users a second{timed}'}")
+    unknown = "not known without a rate; leave --no-bench out to measure it, or give --users-per-second"
+    print(f"Time: {unknown if rate is None else f'at {rate:.3g} users a second{timed}'}")
     own = next((choice for choice in made.choices if made.is_own(choice)), None)
     if recipe.privacy.noise_multiplier is None and own and own.hours and is_long(3600 * own.hours, own.rounds):
         print(shorter(next(each for each in made.choices if each.rounds < own.rounds and each.epsilon == own.epsilon)))
@@ -233,6 +235,8 @@ def _print_grid(name: str, made: Grid) -> None:
         print("Expected top-1 is not known for the recipe itself:")
         for line in made.not_known:
             print(f"  {line}")
+        if made.at_most is not None:
+            print(f"  It is {bound(made.at_most)}.")
     if any(choice.expected for choice in made.choices):
         print("Expected top-1:")
         for line in CHECKED:
@@ -249,7 +253,7 @@ def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
         "rounds": f"{choice.rounds:,}",
         "z": f"{choice.noise_multiplier:.3g}",
         "σ": "" if choice.noise_std is None else f"{choice.noise_std:.2g}",
-        "time": "" if choice.hours is None else duration(3600 * choice.hours),
+        "h:mm:ss": "" if choice.hours is None else duration(3600 * choice.hours, hours_too=True),
         "top-1": "–" if expected is None else f"{expected.top1:.1%}",
         "range": "" if expected is None else f"{100 * expected.low:.1f}–{100 * expected.high:.1f}",
         "cost of noise": "" if expected is None else expected.verdict.removeprefix("costs "),

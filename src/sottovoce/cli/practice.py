@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from sottovoce.cli.display import gentle_stop, progress_of_rounds
 from sottovoce.cli.options import Json, Recipe, Settings, log, option, set_options
-from sottovoce.cli.train import end_stopped, print_result, show_work, way_on
+from sottovoce.cli.train import end_stopped, print_result, say_timing, show_work, way_on
 
 if TYPE_CHECKING:
     from sottovoce.commands.forecast import Forecast
@@ -29,14 +29,15 @@ def practice(
     from sottovoce import recipe as recipes
     from sottovoce.commands.forecast import Declined
     from sottovoce.commands.practice import RUN, make_people
-    from sottovoce.commands.train import train
+    from sottovoce.commands.train import train as train_recipe
 
     chosen = recipes.Recipe.load(recipe).with_settings(settings or ())
     chosen = make_people(chosen, out, (lambda line: None) if json else log)
+    train = partial(train_recipe, confirm=partial(_show, json=json), before_timing=None if json else say_timing)
     with gentle_stop() as stop:
         try:
             with way_on(out / RUN, "sotto resume"), progress_of_rounds(out.name, quiet=json) as observer:
-                result = train(chosen, out / RUN, observer=observer, stop=stop, confirm=partial(_show, json=json))
+                result = train(chosen, out / RUN, observer=observer, stop=stop)
         except Declined:
             print(f"stopped; delete {out} and begin again")
             sys.exit(stop.status)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from sottovoce.cli.display import at_terminal, confirmed, print_json, shown_epsilon
-from sottovoce.cli.options import Flag, Json, Run, option
+from sottovoce.cli.options import Flag, Json, Run, log, option
 from sottovoce.errors import SottoError, plain_number
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def release(
     """
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication
+    from sottovoce.runs.folder import ONNX
 
     publication = Publication(license, language, key)
     released = partial(
@@ -51,6 +52,9 @@ def release(
         unchanged = "nothing was released or changed"
         if not yes and not confirmed(f"release {run}?", unchanged):
             return print(unchanged)
+        if not json:
+            onnx = "writing ONNX, " if f"{ONNX}/" in result.files else ""
+            log(f"writing {out}: {onnx}signing, and checking it as `sotto verify` does ...")
         try:
             result = released(dry_run=False)
         except KeyboardInterrupt:

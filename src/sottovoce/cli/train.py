@@ -81,15 +81,20 @@ def train(
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
     if confirmation.dry_run:
-        found = forecast(chosen, out)
+        found = forecast(chosen, out, before_timing=None if json else say_timing)
         if json:
             return print_json(found.to_json())
         show_forecast(found, print)
         return print(f"{NOT_MADE} (--dry-run)")
     if out is None:
         raise SottoError("--out is missing: name the folder of the new run, or use --dry-run")
-    play = partial(command.train, chosen, confirm=partial(confirm, yes=confirmation.yes, json=json))
+    ask = partial(confirm, yes=confirmation.yes, json=json)
+    play = partial(command.train, chosen, confirm=ask, before_timing=None if json else say_timing)
     return train_with(several, play, out, store=chosen.data.store or None, json=json)
+
+
+def say_timing() -> None:
+    log("timing this machine, about 20 seconds ...")
 
 
 def confirm(forecast: Forecast, *, yes: bool, json: bool) -> bool:
@@ -130,16 +135,27 @@ def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
         show(shorter(forecast.shorter))
     if expected := forecast.expected:
         show(f"expected: top-1 of {expected.low:.1%} to {expected.high:.1%}; noise: {expected.verdict}")
+    elif forecast.at_most is not None:
+        show(f"expected: top-1 of {bound(forecast.at_most)}")
     elif forecast.not_known:
         show(f"expected: top-1 is not known, as {forecast.not_known[0]}")
     for warning in (*forecast.mismatches, *forecast.warnings):
         show(f"warning: {warning}")
 
 
+def bound(at_most: float) -> str:
+    """The most that is expected of somewhat fewer users than were measured."""
+    from sottovoce.planning.expectation import MEASURED
+
+    return f"at most about {at_most:.1%}, as of {MEASURED['privacy.users'][0]:,} users; fewer were not measured"
+
+
 def shorter(choice: Choice) -> str:
     """How to train in a quarter of the time, and what is then expected."""
-    expected = choice.expected and f"; expected: top-1 of {choice.expected.low:.1%} to {choice.expected.high:.1%}"
-    return f"shorter: --set run.rounds={choice.rounds} (about a quarter of the time, the same ε{expected or ''})"
+    expected = "usually less accurate"
+    if choice.expected:
+        expected = f"expected: top-1 of {choice.expected.low:.1%} to {choice.expected.high:.1%}"
+    return f"shorter: --set run.rounds={choice.rounds} (about a quarter of the time, the same ε; {expected})"
 
 
 def train_with(

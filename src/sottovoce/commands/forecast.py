@@ -25,7 +25,7 @@ from sottovoce.federation.roster import is_federation
 from sottovoce.files import Facts
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, parameter_count, split
-from sottovoce.planning.expectation import BASE, DROWNED, Expectation, expect, not_measured
+from sottovoce.planning.expectation import BASE, DROWNED, Expectation, at_most, expect, not_measured
 from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.reporting.statement import store_total
@@ -69,13 +69,20 @@ class Forecast(Facts):
     not_known: tuple[str, ...] = ()  # why no accuracy is expected of a run that starts from a base
     sampled: str = "users"  # what a cohort is of
     rounds_asked: int = 0  # by the recipe: more than `rounds` where the budget is spent before
+    at_most: float | None = None  # top-1, where users are somewhat fewer than were measured
 
 
 Confirm = Callable[[Forecast], bool]
 
 
 def forecast_run(
-    assembly: Assembly, store: Store, test: Store | None, start: Start, planned: int, processes: int = 1
+    assembly: Assembly,
+    store: Store,
+    test: Store | None,
+    start: Start,
+    planned: int,
+    processes: int = 1,
+    before_timing: Callable[[], None] | None = None,
 ) -> Forecast:
     """The forecast of a run that is about to begin. It reads the store's ledger, and writes nothing."""
     mechanism, privacy, accountant = assembly.algorithm.mechanism, assembly.recipe.privacy, assembly.accountant
@@ -88,7 +95,11 @@ def forecast_run(
     noise_std = mechanism.noise_std(1, clip_norms)[0]
     unknown = not_measured(assembly.recipe)
     expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not unknown else None
-    pace, settings = _pace(assembly, store, test, start, processes), assembly.recipe.run
+    pace, settings = NOT_TIMED, assembly.recipe.run
+    if _trains_here(assembly, store):
+        if before_timing is not None:
+            before_timing()
+        pace = _pace(assembly, store, test, start, processes)
     measured = evaluations(settings, 0, planned) + (start.facts is not None)  # the start is measured too
     seconds = pace.seconds(planned, measured)
     return Forecast(
@@ -111,6 +122,7 @@ def forecast_run(
         not_known=tuple(unknown) if assembly.is_private and assembly.recipe.model.initial in BASE else (),
         sampled=sampled(assembly),
         rounds_asked=settings.rounds,
+        at_most=at_most(assembly.recipe, noise_std) if epsilon < math.inf else None,
     )
 
 
@@ -176,11 +188,14 @@ def _mismatches(assembly: Assembly, store: Store) -> Iterator[str]:
     )
 
 
+def _trains_here(assembly: Assembly, store: Store) -> bool:
+    """Can its rounds be timed? Users on devices train there, in a time that nobody knows."""
+    on_devices = store.path is not None and is_federation(store.path)
+    return isinstance(assembly.strategy, FederatedAveraging) and store.public is None and not on_devices
+
+
 def _pace(assembly: Assembly, store: Store, test: Store | None, start: Start, processes: int) -> Pace:
-    """How long a round and an evaluation take here. Users on devices train there, in a time that nobody knows."""
-    trains_here = isinstance(assembly.strategy, FederatedAveraging) and store.public is None
-    if not trains_here or (store.path and is_federation(store.path)):
-        return NOT_TIMED
+    """How long a round and an evaluation take here."""
     measured_on = len(evaluated_users(assembly.recipe, test))
     an_evaluation = _seconds_an_evaluation(start.model, store, measured_on) if measured_on else 0.0
     return Pace(_seconds_a_round(assembly, store, start) / processes, an_evaluation)

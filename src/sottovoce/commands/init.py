@@ -23,7 +23,8 @@ MANY = 10_000  # from here on, larger cohorts and more rounds pay
 TOKENS = 480  # of a user, for which it was chosen
 DELTA = 1e-5
 _TEMPLATE = """\
-# A recipe for {store}, written by `sotto init`. Change what you like; keys that are not here have defaults.
+# A recipe for {store}, written by `sotto init`. Change what you like; keys that are not here
+# have defaults: docs/reference/recipe.md.
 # What it costs and what to expect, before you train: sotto plan FILE
 
 [data]
@@ -52,9 +53,18 @@ epsilon = {epsilon:g}
 delta = {delta}
 
 [run]
+# How often the model is improved. Fewer take less time, and need less noise for the same ε.
 rounds = {rounds}
+# Rounds from one measurement on held-out people to the next.
 evaluate_every = {evaluate_every}
 """
+_COMMENTS = {
+    "local.learning_rate": "η: how far a person's model moves in a step on their text.",
+    "local.batch": "Lanes that a person's text is cut into.",
+    "local.unroll": "Tokens of each lane in a step.",
+    "server.optimiser": "What applies the average of the people's updates.",
+    "server.learning_rate": "How far the model moves along that average in a round.",
+}
 
 
 # For a transformer that starts from public text: the best of four settings (docs/results/transformers.md).
@@ -147,8 +157,8 @@ def _text(store: str, declared: int, counted: str, start: _Start) -> str:
         users=declared,
         cohort=min(int(small.privacy.cohort), max(declared // 4, 1)),
         delta=plain_number(min(DELTA, 10.0 ** math.floor(math.log10(0.1 / declared)))),
-        local=_keys(start.settings["local"]),
-        server=_keys(start.settings["server"]),
+        local=_commented("local", start.settings),
+        server=_commented("server", start.settings),
         clip_norm=json.dumps(start.settings["privacy"]["clip_norm"]),
         epsilon=small.privacy.epsilon,
         rounds=small.run.rounds,
@@ -158,6 +168,11 @@ def _text(store: str, declared: int, counted: str, start: _Start) -> str:
 
 def _keys(settings: Mapping[str, object]) -> str:
     return "\n".join(f"{key} = {json.dumps(value)}" for key, value in settings.items())
+
+
+def _commented(section: str, settings: Mapping[str, Mapping[str, object]]) -> str:
+    keys = settings[section]
+    return "\n".join(f"# {_COMMENTS[f'{section}.{key}']}\n{_keys({key: value})}" for key, value in keys.items())
 
 
 def _of_small() -> dict[str, dict[str, object]]:

@@ -44,11 +44,11 @@ class Progress:
         return {"epsilon": self.epsilon} | {name: value for name, value in measured.items() if isinstance(value, float)}
 
 
-def duration(seconds: float) -> str:
-    """Hours, minutes and seconds: 1:02:03, or 2:03."""
+def duration(seconds: float, *, hours_too: bool = False) -> str:
+    """Hours, minutes and seconds: 1:02:03, or 2:03, with `hours_too` 0:02:03."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours or hours_too else f"{minutes}:{seconds:02}"
 
 
 def fitting(facts: Sequence[str], width: int) -> str:

@@ -55,6 +55,7 @@ class Given(TypedDict, total=False):
     also_evaluate_on: Store | None
     coordinator: Coordinator | None
     confirm: Confirm | None
+    before_timing: Callable[[], None] | None
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Context:
     also_evaluate_on: Store | None = None  # public text
     coordinator: Coordinator | None = None  # where users are on devices
     confirm: Confirm | None = None  # asked before anybody is charged
+    before_timing: Callable[[], None] | None = None  # called before a forecast times this machine
 
     @property
     def across_devices(self) -> bool:
@@ -161,7 +163,8 @@ def _confirm(context: Context, opened: Opened, start: Start, planned: int) -> Pa
     if context.confirm is None:
         return NOT_TIMED
     store, test, assembly, _ = opened
-    forecast = forecast_run(assembly, store, test, start, planned, context.group.count if context.group else 1)
+    processes = context.group.count if context.group else 1
+    forecast = forecast_run(assembly, store, test, start, planned, processes, context.before_timing)
     if not context.confirm(forecast):
         raise Declined(NOT_BEGUN)
     return forecast.pace

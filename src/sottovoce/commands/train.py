@@ -134,6 +134,7 @@ def train(
             also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
             coordinator: reaches the users on devices; data.store is then the folder of their federation.
             confirm: is asked with a `Forecast` before anybody is charged. Unless it is True, `Declined` is raised.
+            before_timing: is called before that forecast times this machine, which takes about 20 seconds.
     """
     context = Context(**given)
     with _observed(Path(out).name, observer, progress) as observe:

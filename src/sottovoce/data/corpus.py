@@ -279,7 +279,11 @@ def owned(source: Source, rows: Generator[tuple[int | str, Row], None, None], re
                 text = row[reading.text]
             except KeyError as error:
                 raise _missing(source, place, str(error.args[0]), f"it has {_fields(len(row))}") from None
-            owners = _owners(found, f"{source}:{place}", in_table)
+            try:
+                owners = _owners(found, in_table)
+            except _NobodysRecord as error:
+                others = _more_of_nobody(rows, reading) if in_table else ""
+                raise SottoError(f"{source}:{place}: {error}{others}; {_NEEDS_A_USER}") from None
             if type(text) is not str:
                 raise _error(source, place, f"the text in {reading.text!r} is {show_value(text)}; it must be a string")
             if reading.context is None:
@@ -294,7 +298,25 @@ _NEEDS_A_USER = (
 )
 
 
-def _owners(found: Sequence[tuple[str, object]], place: str, in_table: bool) -> tuple[str, ...]:
+class _NobodysRecord(SottoError):
+    """A record without a user."""
+
+
+def _more_of_nobody(rows: Iterator[tuple[int | str, Row]], reading: Reading) -> str:
+    """How many of the other rows of a table have no user: who must clean it wants to know. Unsaid if one is damaged."""
+    count = 0
+    try:
+        for _, row in rows:
+            try:
+                _owners([(field, row[field]) for field in reading.users], in_table=True)
+            except _NobodysRecord:
+                count += 1
+    except SottoError:
+        return ""
+    return f", as in {count_of(count, 'other row')} of this file" if count else ""
+
+
+def _owners(found: Sequence[tuple[str, object]], in_table: bool) -> tuple[str, ...]:
     """The different owners of one record, in order. One of several fields may be empty, but not all."""
     owners: list[str] = []
     for field, value in found:
@@ -304,10 +326,10 @@ def _owners(found: Sequence[tuple[str, object]], place: str, in_table: bool) -> 
             if type(name) is str and name and not name.isspace():
                 owners.append(name)
             elif len(found) == 1 or not (name is None or isinstance(name, str)):
-                raise SottoError(f"{place}: the user in {field!r} is {show_value(user)}; {_NEEDS_A_USER}")
+                raise _NobodysRecord(f"the user in {field!r} is {show_value(user)}")
     if not owners:
         fields = " and ".join(repr(field) for field, _ in found)
-        raise SottoError(f"{place}: no user in {fields}; {_NEEDS_A_USER}")
+        raise _NobodysRecord(f"no user in {fields}")
     return tuple(dict.fromkeys(owners))
 
 
@@ -361,7 +383,7 @@ def _separated(path: Path, usual: str, reading: Reading, census: Census) -> Gene
             blank = 0
             for row in rows:
                 start, number = number, reader.number + 1
-                if not row:  # between rows: within quotes, blank lines are text
+                if not any(map(str.strip, row)):  # a blank line, or empty cells; within quotes, blank lines are text
                     blank += 1
                     if blank % lines.MANY_BLANK == 0:
                         reader.skip_blank(b"\r\n")

@@ -132,6 +132,9 @@ def opened(
                 yield LineReader(path, text, guess and encoding is None)
         except UnicodeError:  # of another encoding: lines of UTF-8 have their own error
             template = "{}: text is not {}; name its encoding with {encoding.name}"
+            if encoding is not None:
+                known = "UTF-8, UTF-16 and, in tables, lines of Windows-1252 are recognised"
+                template = f"{{}}: text is not {{}}; leave {{encoding.name}} out: {known}"
             raise SettingError(template, path, found, encoding=None) from None
 
 

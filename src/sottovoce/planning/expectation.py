@@ -34,6 +34,7 @@ MEASURED = {
 }
 # Most runs had 3,900 users. Six with 27,000 ended 0.2 to 0.4 points below the formula.
 FEWEST, MOST, FAR = 2_000, 8_000, 0.25
+NEARLY = 1_500  # users: from here to the fewest that were measured, what these would end at is a bound
 CHECKED = (
     "Top-1 is for English like Reddit comments and blogs, with 320 tokens a user or more.",
     "The base has 13.6 to 14.2 % there. Drowned: the model is no better than the base.",
@@ -71,6 +72,15 @@ def expect(recipe: Recipe, noise_std: float) -> Expectation:
     _, base = BASE[str(recipe.model.initial)]
     verdict = _verdict(cost) if top1 > 100 * base else DROWNED
     return Expectation(top1 / 100, low / 100, (top1 + spread) / 100, cost / 100, verdict)
+
+
+def at_most(recipe: Recipe, noise_std: float) -> float | None:
+    """The most that somewhat fewer users than were measured end at: the end of the range of the fewest, with this σ."""
+    fewest = MEASURED["privacy.users"][0]
+    enough = recipe.replace(privacy={"users": fewest})
+    if not NEARLY <= recipe.privacy.users < fewest or not_measured(enough):
+        return None
+    return expect(enough, noise_std).high
 
 
 def _verdict(cost: float) -> str:

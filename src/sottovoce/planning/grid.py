@@ -10,7 +10,7 @@ from sottovoce.accounting import CorrelatedGaussian
 from sottovoce.accounting.matrices import Identity, Participation
 from sottovoce.errors import SottoError, count_of, plain_number
 from sottovoce.files import Facts
-from sottovoce.planning.expectation import Expectation, expect, not_measured
+from sottovoce.planning.expectation import Expectation, at_most, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
 from sottovoce.privacy.device_noise import STEPS, DeviceNoise, how_often
@@ -21,6 +21,7 @@ from sottovoce.recipe import Recipe
 LONG = 20 * 60  # seconds: a plan then names a shorter run
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 COHORTS = (0.5, 1.0, 2.0)  # times the recipe's
+FEWEST_ROUNDS = 10  # that a plan advises: a run of fewer was never measured
 FEWER_ROUNDS = (0.25, 0.5)  # times the recipe's: for a small ε they are often better
 
 
@@ -57,6 +58,7 @@ class Grid(Facts):
     clip_norm: float | None = None  # S of that round
     trained: list[TrainedPart] | None = None  # where adapters are trained: all of the model, and they
     epsilon_server: float | None = None  # where devices add noise: against the server
+    at_most: float | None = None  # top-1, where users are somewhat fewer than were measured
 
     def __repr__(self) -> str:
         cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
@@ -188,6 +190,7 @@ def plan_recipe(recipe: Recipe) -> Grid:
     planned, cohort = recipe.run.rounds, round(privacy.cohort)
     cohorts = sorted({min(privacy.places, max(1, round(privacy.cohort * times))) for times in COHORTS})
     fewer = sorted({max(1, round(planned * times)) for times in FEWER_ROUNDS} - {planned})
+    noise_std = costs.noise_std(privacy.cohort, z)
     sizes = [*((each, planned) for each in cohorts), *((cohort, each) for each in fewer)]
     return Grid(
         users=privacy.users,
@@ -202,15 +205,16 @@ def plan_recipe(recipe: Recipe) -> Grid:
         choices=[_choice(recipe, size, each) for size in sizes for each in sorted(epsilons)],
         not_known=not_measured(recipe),
         warnings=privacy_warnings(privacy.users, privacy.delta, epsilon),
-        noise_std=costs.noise_std(privacy.cohort, z),
+        noise_std=noise_std,
         clip_norm=costs.clip_norm,
         epsilon_server=costs.epsilon_server(privacy.cohort, z),
+        at_most=None if noise_std is None else at_most(recipe, noise_std),
     )
 
 
 def is_long(seconds: float, rounds: int) -> bool:
     """Is a run so long that a quarter of its rounds should be considered?"""
-    return seconds > LONG and rounds >= 1 / FEWER_ROUNDS[0]
+    return seconds > LONG and round(rounds * FEWER_ROUNDS[0]) >= FEWEST_ROUNDS
 
 
 def fewest_rounds(recipe: Recipe) -> Choice:

@@ -78,8 +78,7 @@ def meaning_of(statement: Statement) -> Meaning:
         f"want to know {secret}. The model can multiply the odds of their guess by at most {factor}, "
         f"which is e^{shown}.",
         size + (average if guess < sure else ""),
-        f"δ = {plain(delta)} is the slack of this bound: a share of the probability, of this size, about which it says "
-        f"nothing.",
+        f"δ = {plain(delta)}: with a probability of at most this, the bound may not hold.",
     ]
     bars = [
         Bar("A coin", 0.5, "50%", "without the model", quiet=True),

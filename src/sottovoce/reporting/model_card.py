@@ -15,6 +15,7 @@ from sottovoce.reporting.statement import Statement
 from sottovoce.reporting.statement_text import accuracy_text, epsilon_text, noise_text, paragraphs, percent, plain
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
+from sottovoce.runs.signature import MANIFEST, RELEASE, SIGNATURE
 
 TITLE, HOW = "# A private next-word model", "## How it was trained"
 TAGS = ("differential-privacy", "user-level-privacy", "federated-learning", "next-word-prediction", "sottovoce")
@@ -176,10 +177,20 @@ def _use(about: Described) -> Iterator[str]:
     yield "## Check it"
     yield ""
     yield "```bash"
+    if version := about.statement.software.get("sottovoce"):
+        yield f"pip install {shlex.quote(f'sottovoce=={version}')}"
     yield f"sotto verify {shlex.quote(about.name)} --signer {about.signer}"
     yield "```"
     yield ""
     yield (
         "This README could be anyone's: take the fingerprint from the owner in another way. `sotto verify` checks the "
-        "files and the signature, and computes ε from `ledger.jsonl` by three accountants."
+        "files and the signature, and computes ε from `ledger.jsonl` by three accountants. It needs no jax: "
+        "`docs/how-to/release.md` of sottovoce says how to install it without."
     )
+    yield ""
+    yield "Two common programs check the files and the signature alone, in this folder; the second prints who signed:"
+    yield ""
+    yield "```bash"
+    yield f"sha256sum -c {MANIFEST}"
+    yield f"ssh-keygen -Y check-novalidate -n {RELEASE} -s {SIGNATURE} < {MANIFEST}"
+    yield "```"

@@ -55,10 +55,15 @@ def test_what_is_in_an_error_is_left_as_it_is(monkeypatch, capsys):
         (["base", "train", "store"], "--out is missing (folder of the new base); see `sotto base train --help`"),
         (["verify"], "FOLDER is missing (folder of a release"),
         (["prepare", "c.csv", "--out"], "--out requires an argument"),
+        (["init", "store", "--epsilon", "-3"], "Unknown option: --epsilon; set privacy.epsilon in the recipe"),
+        (["train", "demo", "--noise-multiplier=1"], "; give --set privacy.noise_multiplier=VALUE"),
+        (["init", "store", "--learning-rate", "1"], "Unknown option: --learning-rate."),
+        (["verify", "release", "--rounds", "3"], "Unknown option: --rounds."),
+        (["init", "store", "--jsn"], "Did you mean --json?"),
     ],
     ids=lambda given: " ".join(given) if isinstance(given, list) else "",
 )
-def test_what_was_not_given_at_all_is_called_missing(arguments, said, capsys):
+def test_what_is_missing_or_unknown_is_named_with_its_cure(arguments, said, capsys):
     assert status_of(arguments) == 2
     assert said in capsys.readouterr().err
 

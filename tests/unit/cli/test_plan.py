@@ -75,7 +75,9 @@ def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
     assert "…" not in out
     assert "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 15." in out
     assert "drowned" in out
-    assert "10 users a second, timed here with 160 tokens a user" in out
+    assert "h:mm:ss" in out
+    assert " 0:33:20 " in out
+    assert "\nTime: at 10 users a second, timed here with 160 tokens a user" in out
     assert "Gboard" in out
     assert "Apple" in out
     assert f"next: sotto train {mine} --out RUN" in out
@@ -136,9 +138,10 @@ def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsy
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--delta", "1e-5"], "change them with --set, not --delta"),
-        (["--users", "100"], "change them with --set, not --users"),
-        (["--ledger", "x"], "change them with --set, not --ledger"),
+        (["--delta", "1e-5"], "give --set privacy.delta=VALUE in place of --delta"),
+        (["--epsilon", "-3"], "give --set privacy.epsilon=VALUE in place of --epsilon"),
+        (["--users", "100"], "give --set privacy.users=VALUE in place of --users"),
+        (["--ledger", "x"], "leave out --ledger"),
         (["--select", "5"], "--select goes with numbers"),
         (["--set", "privacy.mode=none"], "no ε to plan"),
         (["--users-per-second", "0"], "must be a positive number"),

@@ -22,6 +22,8 @@ def test_it_says_that_nobody_is_charged_and_how_to_look_at_it(sotto, trained, ca
     assert f"sotto report {tmp_path / 'run'}" in out
     # Three rounds of the real run would cost all of its ε.
     assert out.endswith("for real: sotto train demo --out RUN --set local.epochs=2\n")
+    trained.names["before_timing"]()
+    assert "timing this machine" in capsys.readouterr().err
     recipe, folder = trained.places
     assert (recipe.run.rounds, recipe.data.store) == (3, str(tmp_path / "trial" / "store"))
     assert folder == tmp_path / "trial" / "run"
@@ -29,6 +31,7 @@ def test_it_says_that_nobody_is_charged_and_how_to_look_at_it(sotto, trained, ca
 
 def test_the_result_is_one_json_object(answer, trained, tmp_path):
     assert answer("practice", "demo", "--out", tmp_path / "trial")["ended"] == "finished"
+    assert trained.names["before_timing"] is None
 
 
 def test_a_stop_before_the_first_round(sotto, stub, trained, capsys, tmp_path):

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from sottovoce.cli.options import Processes
-from sottovoce.cli.train import confirm, print_result, show_forecast
+from sottovoce.cli.train import confirm, print_result, shorter, show_forecast
 from sottovoce.commands.forecast import Declined, Forecast
 from sottovoce.planning.expectation import Expectation
 from sottovoce.planning.grid import Choice
@@ -25,7 +25,7 @@ TRAIN = "sottovoce.commands.train.train"
 TRAFFIC = {"down": 2e6, "up": 1e6, "round": 3e8, "total": 6e9}
 
 
-def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub, result, tmp_path):
+def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub, result, tmp_path, capsys):
     train = stub(TRAIN, result())
     options = ["--set", "run.rounds=7", "--set", "run.seed=5", "--from", "before", "--allow-large-delta"]
     sotto(["train", "demo", "--out", str(tmp_path / "new"), *options])
@@ -34,6 +34,8 @@ def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub,
     assert (recipe.run.rounds, recipe.run.seed, recipe.model.initial) == (7, 5, "before")
     assert recipe.privacy.allow_large_delta
     assert train.names["group"] is None
+    train.names["before_timing"]()
+    assert "timing this machine" in capsys.readouterr().err
     assert train.names["stop"]() is False
 
 
@@ -187,6 +189,15 @@ def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
     assert "charges: nobody" in page
     assert "shorter" not in page
     assert "the time is known after the first round" in page
+    show_forecast(replace(FORECAST, expected=None, at_most=0.1541, not_known=("users are few",)), print)
+    page = capsys.readouterr().out
+    assert "expected: top-1 of at most about 15.4%, as of 2,000 users; fewer were not measured\n" in page
+    assert "users are few" not in page
+
+
+def test_a_shorter_run_of_unknown_accuracy_is_not_praised():
+    found = shorter(Choice(3.991, 500, 10, 1.0, 0.006, None, None))
+    assert found == "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; usually less accurate)"
 
 
 @pytest.mark.parametrize(("typed", "wanted"), [("y\n", True), ("YES\n", True), ("n\n", False), ("", False)])

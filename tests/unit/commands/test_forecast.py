@@ -38,6 +38,16 @@ def test_what_is_announced_is_what_the_ledgers_say_at_the_end(recipe: Recipe, st
     assert found.epsilon_store > found.epsilon
 
 
+def test_before_the_machine_is_timed_it_is_said(recipe: Recipe, store: Path, monkeypatch):
+    said = []
+    monkeypatch.setattr("sottovoce.commands.forecast._pace", lambda *inputs: said.append("timed") or Pace())
+    forecast(recipe, before_timing=lambda: said.append("told"))
+    assert said == ["told", "timed"]
+    monkeypatch.setattr("sottovoce.commands.forecast._trains_here", lambda *inputs: False)
+    forecast(recipe, before_timing=lambda: said.append("told"))
+    assert said == ["told", "timed"]
+
+
 def test_a_forecast_changes_nothing(recipe: Recipe, store: Path, tmp_path: Path):
     sottovoce.train(recipe, tmp_path / "before", stop=lambda: True)  # the ledger has a charge
     before = contents(tmp_path)
@@ -98,10 +108,11 @@ def test_accuracy_is_expected_where_such_runs_were_measured_and_a_drowned_one_na
 
 
 def test_of_a_long_run_a_quarter_of_its_rounds_is_named_where_epsilon_stays(recipe: Recipe, store: Path, monkeypatch):
-    asked = Recipe.from_dict(_with_epsilon(recipe.replace(run={"rounds": 8}).to_dict()))
+    asked = Recipe.from_dict(_with_epsilon(recipe.replace(run={"rounds": 40}).to_dict()))
     monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: 400.0)
-    assert forecast(asked).shorter.rounds == 2
-    assert forecast(recipe.replace(run={"rounds": 8})).shorter is None, "its noise is given, not its ε"
+    assert forecast(asked).shorter.rounds == 10
+    assert forecast(asked.replace(run={"rounds": 37})).shorter is None, "nine rounds were never measured"
+    assert forecast(recipe.replace(run={"rounds": 40})).shorter is None, "its noise is given, not its ε"
     assert forecast(asked.replace(privacy={"mode": "none"})).shorter is None
     monkeypatch.setattr("sottovoce.commands.forecast._seconds_a_round", lambda *inputs: 4.0)
     assert forecast(asked).shorter is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,18 @@ def test_the_recipe_of_a_store_names_it_and_declares_its_people_rounded_down(sto
     assert recipe.privacy.users == made.users == rounded_down(Store.open(store).users)
     assert recipe.privacy.delta < 1 / recipe.privacy.users
     assert recipe.privacy.cohort <= recipe.privacy.users
+
+
+def without_comment(text: str) -> list[str]:
+    """Settings right after another line than a comment; a store has its own name, which the first line has."""
+    rows = text.splitlines()
+    return [row for before, row in pairwise(rows) if " = " in row and "#" not in row[:1] + before[:1]]
+
+
+def test_every_setting_has_a_comment(store):
+    text = write_recipe(store).text
+    assert [row.partition(" ")[0] for row in without_comment(text)] == ["store"]
+    assert "docs/reference/recipe.md" in text
 
 
 @pytest.mark.parametrize(
@@ -69,6 +82,7 @@ def test_a_base_of_ones_own_is_named_with_its_sizes(store, tmp_path, monkeypatch
     model, local, server = recipe.model, recipe.local, recipe.server
     assert (local.learning_rate, local.unroll, server.optimiser, server.learning_rate) == (0.3, 32, "adam", 0.003)
     assert recipe.privacy.clip_norm == 1.0
+    assert without_comment(made.text.partition("[local]")[2]) == []
     assert (model.initial, model.kind) == (str(tmp_path / "mine"), "transformer")
     assert {name: getattr(model, name) for name in sizes} == sizes
     (note,) = made.notes

@@ -107,3 +107,4 @@ def test_public_figures_are_those_of_the_record() -> None:
 
 def test_durations() -> None:
     assert [duration(seconds) for seconds in (0, 61.4, 3_600, 36_061)] == ["0:00", "1:01", "1:00:00", "10:01:01"]
+    assert duration(1270, hours_too=True) == "0:21:10"

@@ -189,7 +189,13 @@ LATIN = '{"user": "ann", "text": "été"}\n'.encode("latin-1")
             'user,text\nann,"two\nlines"\nbob\n',
             r"a\.csv:4: no 'text': 1 field where the header names 2; complete",
         ),
-        ("a.csv", "user,text,sent\nann,hi\n,\n", r"a\.csv:3: the user in 'user' is empty"),
+        ("a.csv", "user,text,sent\nann,hi\n,x\n", r"a\.csv:3: the user in 'user' is empty; every"),
+        (
+            "a.csv",
+            "user,text\n,hi\nann,x\n ,x\n,x\n",
+            r"a\.csv:2: the user in 'user' is empty, as in 2 other rows of this file; every record needs a user",
+        ),
+        ("a.csv", "user,text\n,hi\n,x\nann,x,y\n,x\n", r"a\.csv:2: the user in 'user' is empty; every record"),
         ("a.csv", "sent,user,text\n1,ann\n", r"a\.csv:2: no 'text': 2 fields where the header names 3; complete"),
         ("a.csv", "user,text\n,hi\n", r"a\.csv:2: the user in 'user' is empty; .*; remove all records without one, or"),
         ("a.csv", "user,text\nann,well, hi\n", r"a\.csv:2: 3 fields where the header names 2; put quotes"),
@@ -474,6 +480,12 @@ def test_a_name_with_a_star_that_exists_is_a_file(tmp_path: Path) -> None:
 def test_a_field_may_list_the_owners(tmp_path: Path, name: str, content: str, owners: str) -> None:
     (tmp_path / name).write_text(content)
     assert list(records(tmp_path / name)) == [(owners, "x")]
+
+
+def test_rows_of_empty_cells_are_blank_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(',,\nuser,text\n,\nann,one\n" ",,,\n"",""\nbob,two\n')
+    assert list(records(path)) == [("ann", "one"), ("bob", "two")]
 
 
 def test_several_fields_name_the_owners_and_some_may_be_empty(tmp_path: Path) -> None:

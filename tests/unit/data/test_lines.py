@@ -35,3 +35,11 @@ def test_lines_are_strict_where_nobody_asked_to_guess(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_bytes(b"caf\xe9\n")
     with pytest.raises(SottoError, match=r"words\.txt:1: text is not UTF-8"):
         list(lines(tmp_path / "words.txt"))
+
+
+def test_where_a_wrong_encoding_was_named_the_cure_is_to_name_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"user,text\nann,\x81\n")
+    wanted = r"a\.csv: text is not cp1252; leave encoding out: UTF-8, UTF-16 and"
+    with pytest.raises(SottoError, match=wanted), opened(path, "cp1252") as reader:
+        list(iter(reader.next, ""))

@@ -11,7 +11,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from sottovoce.planning import expectation
-from sottovoce.planning.expectation import MEASURED, expect, not_measured
+from sottovoce.planning.expectation import MEASURED, at_most, expect, not_measured
 from sottovoce.recipe import Recipe
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -113,6 +113,14 @@ def test_far_from_the_measured_number_of_users_the_range_is_wider():
     near, far = (expect(SMALL.replace(privacy={"users": users}), 0.005) for users in (3900, 27_000))
     assert far.top1 == near.top1
     assert far.high - far.low == pytest.approx(near.high - near.low + 2 * expectation.FAR / 100)
+
+
+@pytest.mark.parametrize(("users", "known"), [(1_499, False), (1_500, True), (1_999, True), (2_000, False)])
+def test_somewhat_fewer_users_than_were_measured_have_a_bound(users, known):
+    recipe = SMALL.replace(privacy={"users": users})
+    fewest = expect(SMALL.replace(privacy={"users": 2_000}), 0.008)
+    assert at_most(recipe, 0.008) == (fewest.high if known else None)
+    assert at_most(recipe.replace(model={"kind": "gru"}), 0.008) is None
 
 
 def test_the_recipe_small_is_known():

@@ -40,8 +40,8 @@ def test_the_fewest_rounds_are_a_row_of_the_grid(grid):
     assert fewest_rounds(MINE) in grid.choices
 
 
-@pytest.mark.parametrize(("seconds", "rounds", "long"), [(1300, 40, True), (1100, 40, False), (1300, 3, False)])
-def test_a_run_is_long_by_its_time_if_it_can_be_divided(seconds, rounds, long):
+@pytest.mark.parametrize(("seconds", "rounds", "long"), [(1300, 40, True), (1100, 40, False), (1300, 37, False)])
+def test_a_run_is_long_by_its_time_if_a_quarter_of_it_was_measured(seconds, rounds, long):
     assert is_long(seconds, rounds) is long
 
 

@@ -51,6 +51,15 @@ def test_the_front_matter_is_what_hugging_face_reads():
     assert "| licence | apache-2.0 |" in model_card(ABOUT)
 
 
+def test_it_says_where_to_get_what_checks_it():
+    about = replace(ABOUT, statement=make_statement(software={"sottovoce": "0.3.1"}))
+    _, check = model_card(about).split("## Check it\n\n")
+    assert check.startswith("```bash\npip install sottovoce==0.3.1\nsotto verify keyboard-model --signer SHA256:abc\n")
+    assert "\nsha256sum -c SHA256SUMS\nssh-keygen -Y check-novalidate -n sottovoce-release -s SHA256SUMS.sig" in check
+    unknown = model_card(replace(ABOUT, statement=make_statement(software={})))
+    assert "pip install" not in unknown
+
+
 def test_a_name_cannot_add_a_key():
     assert front(model_card(replace(ABOUT, base_model='a"\nlicense: mit')))["license"] == "apache-2.0"
 

@@ -54,6 +54,7 @@ PACKAGES = (
 )
 VENDOR = Path(__file__).parent / "vendor"
 COMMAND = "python -m sottovoce.web.keyboard.vendor"
+_LONGEST = 300  # seconds for a package
 _STAMP = "vendored.json"
 _WANTED = {package.name: {"version": package.version, "integrity": package.integrity} for package in PACKAGES}
 
@@ -86,9 +87,13 @@ def vendor(folder: Path = VENDOR) -> Path:
 def _fetch(npm: str, package: Package, work: Path) -> Path:
     """The archive of a package, in a folder that is made for it."""
     work.mkdir()
-    fetched = subprocess.run(
-        [npm, "pack", str(package), "--silent"], cwd=work, capture_output=True, text=True, check=False
-    )
+    command = [npm, "pack", str(package), "--loglevel=error", "--fetch-retries=1", "--fetch-retry-mintimeout=1000"]
+    try:
+        fetched = subprocess.run(
+            [*command, "--fetch-timeout=30000"], cwd=work, capture_output=True, text=True, check=False, timeout=_LONGEST
+        )
+    except subprocess.TimeoutExpired:
+        raise SottoError(f"npm did not fetch {package} in {_LONGEST} s; is its registry within reach?") from None
     archives = list(work.glob("*.tgz"))
     if fetched.returncode or len(archives) != 1:
         reason = " ".join((fetched.stderr or fetched.stdout).split())[-300:]
@@ -126,6 +131,7 @@ def main() -> None:
         try:
             print(check_vendored())
         except SottoError:
+            print(f"fetching {' and '.join(map(str, PACKAGES))} from npm's registry ...", file=sys.stderr, flush=True)
             print(vendor())
     except SottoError as error:
         print("error:", error, file=sys.stderr)

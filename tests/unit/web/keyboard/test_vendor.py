@@ -63,6 +63,25 @@ def test_what_is_not_there_or_of_another_version_is_told_with_the_command(tmp_pa
         vendor.check_vendored(tmp_path)
 
 
+def test_without_its_registry_it_ends_in_one_line(tmp_path, monkeypatch, capsys):
+    npm = tmp_path / "npm"
+    npm.write_text("#!/bin/sh\necho \"$@\" >&2\necho 'npm error ENOTFOUND' >&2\nexit 1\n")
+    npm.chmod(0o700)
+    monkeypatch.setattr(vendor.shutil, "which", lambda name: str(npm))
+    monkeypatch.setattr(vendor, "check_vendored", lambda: vendor.vendor(tmp_path / "vendor"))
+    with pytest.raises(SystemExit, match="2"):
+        vendor.main()
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("fetching onnxruntime-web@")
+    assert "--fetch-retries=1" in said[1]
+    assert "npm error ENOTFOUND); is its registry within reach?" in said[1]
+    assert len(said) == 2
+    npm.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setattr(vendor, "_LONGEST", 0.1)
+    with pytest.raises(SottoError, match=r"npm did not fetch onnxruntime-web@.* in 0\.1 s; is its registry"):
+        vendor.vendor(tmp_path / "vendor")
+
+
 def test_without_npm_the_error_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(vendor.shutil, "which", lambda name: None)
     with pytest.raises(SottoError, match="npm is not installed"):
