@@ -15,7 +15,8 @@ from playwright.sync_api import sync_playwright
 from sottovoce.web.keyboard.app import keyboard_app
 
 LOAD = """async () => {
-    const { models } = await (await fetch("models.json")).json(), { loadModel } = await import("/model.js");
+    const { models } = await (await fetch("models.json")).json();
+    const { loadModel } = await import(new URL("model.js", location));
     window.model = await loadModel(0, models[0]);
     await model.suggest({ before: "" }, 3); }"""
 ASK = """async (before) => {
@@ -24,12 +25,13 @@ ASK = """async (before) => {
 
 
 def main(run: str, text: str = "What do you think of the ") -> None:
-    server = uvicorn.Server(uvicorn.Config(keyboard_app([run], print), port=8763, log_level="error"))
+    app, path = keyboard_app([run], print)
+    server = uvicorn.Server(uvicorn.Config(app, port=8763, log_level="error"))
     Thread(target=server.run, daemon=True).start()
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_page()
-        page.goto("http://127.0.0.1:8763/icon.svg")  # the same host without the page itself, which would type too
+        page.goto(f"http://127.0.0.1:8763{path}icon.svg")  # the same host without the page itself, which would type too
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
         page.evaluate(LOAD)

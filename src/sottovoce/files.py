@@ -315,10 +315,10 @@ def check_empty(out: Path) -> None:
 
 
 @contextmanager
-def made_aside(out: Path) -> Generator[Path, None, None]:
+def made_aside(out: Path, *, private: bool = False) -> Generator[Path, None, None]:
     """An empty folder to fill, which becomes `out` at the end. After an error or Ctrl-C nothing remains.
 
-    `out` must not exist, or be an empty folder.
+    `out` must not exist, or be an empty folder. `private`: for its owner alone.
     """
     if "\0" in str(out):
         raise SottoError(f"{str(out)!r} holds a NUL, which no name of a file can; name another folder")
@@ -331,7 +331,7 @@ def made_aside(out: Path) -> Generator[Path, None, None]:
         out.parent.mkdir(parents=True, exist_ok=True)
         with work_folder(out.parent, out.name) as work:
             draft = work / out.name
-            draft.mkdir()
+            draft.mkdir(mode=0o700 if private else 0o777)
             yield draft
             os.replace(draft, out)
             done = True

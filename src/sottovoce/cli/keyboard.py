@@ -24,6 +24,7 @@ def keyboard(
     """Try models in a browser: three suggestions each, keystrokes counted, nothing sent.
 
     The page is for this machine alone, and the models run inside it. A run is exported into its folder `onnx` first.
+    Where a model is for its owner alone, so is the address.
     """
     from sottovoce.web.keyboard.app import keyboard_app, write_page
     from sottovoce.web.server import serve
@@ -38,11 +39,16 @@ def keyboard(
         print(f"{export} ({size / 1e6:.0f} MB); to see it: {show}")
         return
 
+    app, path = keyboard_app(models, log=log)
+
     def ready(address: str) -> None:
+        address = f"{address.rstrip('/')}{path}"
         print(f"keyboard: {address} (Ctrl-C ends it)", flush=True)
-        if open:
+        if open and path != "/":  # all accounts see with what a program was started
+            log("a model is for you alone, so no browser was started with its address: open it yourself")
+        elif open:
             import webbrowser
 
             webbrowser.open(address)
 
-    serve(keyboard_app(models, log=log), port=port, ready=ready)
+    serve(app, port=port, ready=ready)

@@ -61,8 +61,12 @@ def compare_runs(
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
     first = next((run for run in runs if not run.is_release), runs[0])  # a release does not know its users
     held_out = held_out_users(Recipe.of(first), first)
+    for_owner_alone = not internal and not all(map(may_show_exact, runs))
+    told = f"Figures of held-out users are exact, and {PAID}: do not publish them."
+    warnings = [("For the owner alone", told)] if for_owner_alone else []
     if held_out is None:
-        return Comparison(compared, "", internal, [("Not measured", "There are no held-out users at hand.")])
+        notes = [("Not measured", "There are no held-out users at hand."), *warnings]
+        return Comparison(compared, "", internal, notes, for_owner_alone=for_owner_alone)
     rows = range(min(users, held_out.users) if users else held_out.users)
     searched = words if len({run.tokens for run in compared}) > 1 else 0
     elsewhere, own = [], []
@@ -82,22 +86,21 @@ def compare_runs(
     if own:
         text = f"The model is of your own code, which is not loaded here: {', '.join(own)}. Figures are as recorded."
         notes.append(("Not measured again", text))
-    if not internal and not all(map(may_show_exact, runs)):
-        notes.append(("For the owner alone", f"Figures of held-out users are exact, and {PAID}: do not publish them."))
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
     found = dict(_measure_base(path, held_out, rows) for path in named_bases)
     people = about if found or len(elsewhere) + len(own) < len(runs) else ""
-    return Comparison(compared, people, internal, notes, found)
+    return Comparison(compared, people, internal, [*notes, *warnings], found, for_owner_alone)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:
-    """Write the page of a comparison.
+    """Write the page of a comparison: for the owner alone, where it has figures that others may not see.
 
     Args:
         comparison: what `compare_runs` found.
         out: the file, which is overwritten.
     """
-    write_aside(out, render_comparison(comparison).encode(), private=comparison.internal)
+    private = comparison.internal or comparison.for_owner_alone
+    write_aside(out, render_comparison(comparison).encode(), private=private)
 
 
 def _read(run: RunFolder, name: str) -> Compared:

@@ -27,7 +27,7 @@ from sottovoce.commands.initial_model import find_hugging_face, load_base_weight
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
-from sottovoce.data.tokenizer_files import load_tokenizer, save_tokenizer
+from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import DamagedRun, SettingError, SottoError
 from sottovoce.evaluation.pieces import pieces_of
@@ -52,7 +52,7 @@ def export_run(
 ) -> dict[str, Any]:
     """Write the model of a run, a release or a base as ONNX into a new folder, and return the manifest.
 
-    Adapters are merged: the graphs hold plain matrices.
+    Adapters are merged: the graphs hold plain matrices. Where the model is for its owner alone, so is the export.
 
     Guarantee: all graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
 
@@ -115,17 +115,15 @@ def export_run(
             "eight_bits": smaller,
             "of": source.weights,
             "privacy": source.privacy,
+            "for_owner_alone": source.private,
         }
     )
-    with made_aside(out) as draft:
-        for graph in names:
-            write_aside(draft / f"{graph}.onnx", graphs[graph])
-        save_tokenizer(vocabulary, draft)
-        if pieces:
-            write_aside(draft / PIECES, pieces)
-        if canaries:
-            write_aside(draft / CANARIES, canaries)
-        write_aside(draft / MANIFEST, pretty(manifest))
+    files = {f"{graph}.onnx": graphs[graph] for graph in names}
+    files |= {vocabulary.file_name: vocabulary.contents, PIECES: pieces, CANARIES: canaries, MANIFEST: pretty(manifest)}
+    with made_aside(out, private=source.private) as draft:
+        for name, contents in files.items():
+            if contents:
+                write_aside(draft / name, contents, private=source.private)
     return manifest
 
 
@@ -139,6 +137,7 @@ class _Source:
     vocabulary: Tokenizer
     weights: str  # their digest
     privacy: dict[str, Any]
+    private: bool  # for its owner alone
     run: RunFolder | None = None
 
 
@@ -157,8 +156,16 @@ def _open(path: str | Path) -> _Source:
         vocabulary=vocabulary,
         weights=checkpoints.digest(run.load_weights()),
         privacy=_stated(run.read_statement()),
+        private=_is_for_owner_alone(run),
         run=run,
     )
+
+
+def _is_for_owner_alone(run: RunFolder) -> bool:
+    """Are the files of its model? They are of people's text where no guarantee holds (`new_run.is_for_owner_alone`)."""
+    statement = run.read_statement()
+    promised = statement["private"] and statement.get("secrets") != "seeded"
+    return not promised and run.read_card().get("trained_on") != bases.PUBLIC
 
 
 def _stated(statement: dict[str, Any]) -> dict[str, Any]:
@@ -176,6 +183,7 @@ def _open_base(folder: Path) -> _Source:
         vocabulary=vocabulary,
         weights=checkpoints.digest(weights),
         privacy={"private": False, "trained_on": card.trained_on, "prose": f"Trained on public text: {card.text}."},
+        private=card.trained_on != bases.PUBLIC,
     )
 
 
@@ -188,6 +196,7 @@ def _open_hugging_face(folder: Path) -> _Source:
         vocabulary=vocabulary,
         weights=checkpoints.digest(weights_of(model)),
         privacy={"private": False, "prose": "Weights of Hugging Face: it is not known here what they were trained on."},
+        private=True,
     )
 
 
@@ -214,11 +223,12 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
         kept = _temporary()
     of = checkpoints.digest(run.load_weights())
     if (kept / MANIFEST).is_file():
-        if read_manifest(kept).get("of") == of:
+        manifest = read_manifest(kept)
+        if manifest.get("of") == of and (run.is_release or "for_owner_alone" in manifest):
             return kept
         if run.is_release:
             raise DamagedRun(f"{kept} is of other weights than the release; get the release again")
-        shutil.rmtree(kept)  # the run was trained further since
+        shutil.rmtree(kept)  # the run was trained further since, or an earlier version did not say who may read it
     log(f"exporting {run.path}")
     export_run(run.path, kept)
     return kept

@@ -14,7 +14,7 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import load_run, open_users
-from sottovoce.commands.stores import held_out_users, store_is_gone
+from sottovoce.commands.stores import held_out_users, store_is_kept
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of
 from sottovoce.evaluation.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
@@ -132,11 +132,11 @@ def private_accuracy(folder: Path, weights: str) -> PrivateAccuracy | None:
 def may_show_exact(run: RunFolder) -> bool:
     """May others see exact figures of a run's held-out users?
 
-    Not where they paid for a private one, of any model; nor where the store is gone, which would tell. A release has
-    none that may not be seen.
+    Not where they paid for a private one, of any model; nor where the store is gone, which would tell, or another lies
+    in its place. A release has none that may not be seen.
     """
     recipe = Recipe.of(run)
-    if not run.is_release and store_is_gone(recipe, run):
+    if not run.is_release and not store_is_kept(recipe, run):
         return False
     users = held_out_users(recipe, run)
     return users is None or not have_paid(users)

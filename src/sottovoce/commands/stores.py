@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from sottovoce.build import rules
 from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, prepare
-from sottovoce.data.store import Store
+from sottovoce.data.store import Store, store_facts
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
 from sottovoce.federation.roster import Roster, is_federation
+from sottovoce.files import pretty
 from sottovoce.recipe import SYNTHETIC, Recipe
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger, first_line
+from sottovoce.runs.secrets import Secrets
 
 DEMO_TOKENS_PER_USER = 160
 TURNS_BY_PLACE = (
@@ -108,6 +112,37 @@ def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
 
 def store_is_gone(recipe: Recipe, run: RunFolder) -> bool:
     return not store_folder(recipe, run).exists()
+
+
+def store_is_kept(recipe: Recipe, run: RunFolder) -> bool:
+    """Does the store that a run was trained on lie at its path, and no other? Where nothing tells, it does not.
+
+    A store that a private run charged says so. Of any other run the ledger has a name of what the store held, which its
+    secrets make.
+    """
+    if store_is_gone(recipe, run):
+        return False
+    if has_own_store(recipe):
+        return True
+    folder, header = store_folder(recipe, run), first_line(run.ledger_file)
+    if recipe.privacy.mode == "private":
+        return bool(StoreLedger(folder / "ledger.jsonl").spent(header["run"]))
+    try:
+        held = Roster.open(folder).as_store().fingerprint if is_federation(folder) else _fingerprint(folder)
+        return header["store"] == Secrets.load_any(run.secrets).blind(held)
+    except SottoError:  # the secrets were erased, or there is no store in its folder
+        return False
+
+
+def _fingerprint(folder: Path) -> str:
+    return _fingerprint_of(folder, pretty(store_facts(folder)))
+
+
+@lru_cache
+def _fingerprint_of(folder: Path, facts: bytes) -> str:
+    """All rows are read, which takes seconds a gigabyte: once for the same facts, which have the hashes of the rows."""
+    del facts
+    return Store.open(folder, check=False).fingerprint
 
 
 def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:

@@ -14,8 +14,7 @@ from sottovoce.web.watch.app import EVERY, make_app
 def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOPBACK, every: float = EVERY) -> Any:
     """A Starlette application for some runs, and the path of its page.
 
-    An internal page has a random path, which is printed only where the server was started. Other users of the machine
-    can reach its ports, and must not read there what they may not read on disk.
+    An internal page has a random path, which other users of the machine do not know.
 
     Args:
         paths: the runs' folders.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
+from sottovoce.bases import PUBLIC
 from sottovoce.data.tokenizer_files import FILES as TOKENIZERS
 from sottovoce.errors import DamagedRun
 from sottovoce.files import Json, read_sealed, sha256_of
@@ -30,6 +31,13 @@ def read_manifest(folder: Path) -> Json:
         what = f"{folder} holds no whole export ({type(error).__name__}: {error})"
         raise DamagedRun(what, "export it again") from None
     return manifest
+
+
+def is_for_owner_alone(manifest: Json) -> bool:
+    """May other accounts not read an exported model? Earlier versions did not say."""
+    privacy = manifest["privacy"]
+    unknown = not privacy["private"] and privacy.get("trained_on") != PUBLIC
+    return manifest.get("for_owner_alone", unknown)
 
 
 def plain_file(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,8 +27,15 @@ HEADERS = {
 }
 
 
-def local_app(routes: Sequence[Any], folders: dict[str, Path], hosts: Sequence[str] = ()) -> Any:
-    """A Starlette application: the given routes, `folders` of files by path, and `/base` with the shared style.
+def local_app(
+    routes: Sequence[Any], folders: dict[str, Path], hosts: Sequence[str] = (), *, private: bool
+) -> tuple[Any, str]:
+    """A Starlette application, and the path of its page, below which all of it lies.
+
+    It has the given routes, `folders` of files by path, and `/base` with the shared style.
+
+    What is `private` has a random path, which is printed only where the server was started. Other users of the machine
+    can reach its ports, and must not read there what they may not read on disk.
 
     A request for another host name is refused. This stops DNS rebinding: a page elsewhere cannot read from here under a
     name of its own.
@@ -41,9 +49,11 @@ def local_app(routes: Sequence[Any], folders: dict[str, Path], hosts: Sequence[s
     except ImportError as error:
         raise missing(error) from None
     folders = {"/base": STATIC, **folders}
-    mounts = [Mount(path, StaticFiles(directory=folder, html=path == "/")) for path, folder in folders.items()]
+    files = [Mount(path, StaticFiles(directory=folder, html=path == "/")) for path, folder in folders.items()]
+    path = f"/{secrets.token_urlsafe(16)}" if private else ""
     trusted = Middleware(TrustedHostMiddleware, allowed_hosts=[LOOPBACK, "localhost", *hosts], www_redirect=False)
-    return Starlette(routes=[*routes, *mounts], middleware=[trusted, Middleware(Guarded)])
+    app = Starlette(routes=[Mount(path, routes=[*routes, *files])], middleware=[trusted, Middleware(Guarded)])
+    return app, f"{path}/"
 
 
 class Guarded:

@@ -14,22 +14,34 @@ APP, SERVE = "sottovoce.web.keyboard.app.keyboard_app", "sottovoce.web.server.se
 
 @pytest.mark.parametrize("runs", [["one"], ["one", "two"], ["english", "one", "two"]])
 def test_runs_are_served(sotto, stub, capsys, runs):
-    app, serve, browser = stub(APP, "the app"), stub(SERVE), stub("webbrowser.open")
+    app, serve, browser = stub(APP, ("the app", "/")), stub(SERVE), stub("webbrowser.open")
     sotto(["keyboard", *runs, "--port", "0"])
     assert app.places == ([Path(run) for run in runs],)
     assert app.names == {"log": log}
     assert (serve.places, serve.names["port"]) == (("the app",), 0)
-    serve.names["ready"]("http://127.0.0.1:9")
-    assert capsys.readouterr().out == "keyboard: http://127.0.0.1:9 (Ctrl-C ends it)\n"
+    serve.names["ready"]("http://127.0.0.1:9/")
+    assert capsys.readouterr().out == "keyboard: http://127.0.0.1:9/ (Ctrl-C ends it)\n"
     assert browser.calls == []
 
 
 def test_a_browser_is_opened_on_demand(sotto, stub):
-    stub(APP, "the app")
+    stub(APP, ("the app", "/"))
     serve, browser = stub(SERVE), stub("webbrowser.open")
     sotto(["keyboard", "run", "--open"])
-    serve.names["ready"]("http://127.0.0.1:9")
-    assert browser.places == ("http://127.0.0.1:9",)
+    serve.names["ready"]("http://127.0.0.1:9/")
+    assert browser.places == ("http://127.0.0.1:9/",)
+
+
+def test_a_secret_address_is_printed_and_no_browser_is_started_with_it(sotto, stub, capsys):
+    """All accounts of a machine see with what a program was started."""
+    stub(APP, ("the app", "/secret/"))
+    serve, browser = stub(SERVE), stub("webbrowser.open")
+    sotto(["keyboard", "run", "--open"])
+    serve.names["ready"]("http://127.0.0.1:9/")
+    told = capsys.readouterr()
+    assert told.out == "keyboard: http://127.0.0.1:9/secret/ (Ctrl-C ends it)\n"
+    assert "open it yourself" in told.err
+    assert browser.calls == []
 
 
 @pytest.mark.parametrize(

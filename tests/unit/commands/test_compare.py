@@ -39,12 +39,23 @@ def test_how_single_users_fare_is_internal_and_users_are_limited(run, store):
     )
 
 
-def test_exact_figures_of_people_who_paid_for_private_ones_are_for_the_owner(run, store):
-    assert not compare_runs([run.path], users=2).notes
+def test_exact_figures_of_people_who_paid_for_private_ones_are_for_the_owner(run, store, monkeypatch, tmp_path):
+    def written(found):
+        write_comparison(found, page := tmp_path / "page.html")
+        return stat.S_IMODE(page.stat().st_mode)
+
+    monkeypatch.setattr(compare, "render_comparison", lambda comparison: "a page")
+    before = compare_runs([run.path], users=2)
+    assert (before.notes, written(before)) == ([], 0o644)
     StoreLedger(store / "ledger.jsonl").charge(EVALUATION, "private evaluation", HeldOutSums(2.0, 16), 1)
-    ((title, text),) = compare_runs([run.path], users=2).notes
+    after = compare_runs([run.path], users=2)
+    ((title, text),) = after.notes
     assert title == "For the owner alone"
     assert "they paid for a private accuracy, or the store that would tell is gone: do not publish" in text
+    assert written(after) == 0o600
+    store.rename(store.with_name("gone"))
+    gone = compare_runs([run.path])
+    assert (gone.notes[-1], written(gone)) == ((title, text), 0o600)
 
 
 def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_path):

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from tiny_run import make_store
 
 from sottovoce import accounting
 from sottovoce.accounting import HeldOutSums
 from sottovoce.commands import convert, export, private_evaluation, release_folder
-from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, private_accuracy
+from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, may_show_exact, private_accuracy
+from sottovoce.commands.report import report_run
 from sottovoce.commands.verify import _held_out, verify_release
 from sottovoce.commands.verify_files import exact_figures
 from sottovoce.data.store import Store
@@ -28,6 +30,7 @@ from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.secrets import Secrets
+from sottovoce.web.watch.follow import Follower
 
 CLEAR = NoisySums((3_000, 1_000, 1_000, 15_000), 2_560_000, (600, 3_000, 20_000), 400)
 
@@ -217,6 +220,39 @@ def test_a_release_with_a_private_accuracy_has_no_exact_figure_of_held_out_users
     assert not list(exact_figures(RunFolder.of_release(release)))
     assert json.loads((release / "record.jsonl").read_text()) == {"round": 0}
     assert not (release / "baselines.json").exists()
+
+
+@pytest.fixture
+def without(begun):
+    """A run without a guarantee on the same people."""
+    other = begun("without", privacy={"mode": "none"})
+    other.record.append({"round": 0, "evaluation": MEASURED})
+    return other
+
+
+@pytest.mark.parametrize("seed", [0, 4], ids=["of the same people", "of others"])
+def test_beside_another_store_in_the_place_of_theirs_no_exact_figure_is_shown(
+    run, without, store, clear, tmp_path, seed
+):
+    """It has no charge of them. Of a run that charged nobody, only what its store held tells the two apart."""
+    run.record.append({"round": 0, "evaluation": MEASURED})
+    assert may_show_exact(run)
+    assert may_show_exact(without)
+    evaluate_privately(run.path, epsilon=2.0)
+    store.rename(tmp_path / "theirs")
+    (tmp_path / "new").mkdir()
+    make_store(tmp_path / "new", seed=seed).rename(store)
+    for each in [run, without] if seed else [run]:
+        assert not may_show_exact(each)
+        assert "12.3" not in report_run(each.path).read_text()
+        assert "0.1234" not in str(Follower([each.path], may_show_exact).poll())
+
+
+def test_erased_secrets_of_a_run_that_charged_nobody_leave_nothing_that_tells(run, without):
+    for each in (run, without):
+        Secrets.erase(each.secrets)
+    assert may_show_exact(run)
+    assert not may_show_exact(without)
 
 
 def test_a_delta_that_gives_a_user_away_is_refused(run, store, monkeypatch):

@@ -1,50 +1,20 @@
 from __future__ import annotations
 
-import asyncio
 import socket
-from typing import Any
 
 import pytest
 
+from asgi import get
 from sottovoce.errors import SottoError
 from sottovoce.web import server
 
 pytest.importorskip("starlette", reason="needs the extra [keyboard]")
 
 
-def get(app: Any, path: str, host: str = "127.0.0.1") -> tuple[int, dict[str, str], bytes]:
-    start: dict[str, Any] = {}
-    body = bytearray()
-
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: dict[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            start.update(message)
-        else:
-            body.extend(message.get("body", b""))
-
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": "GET",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "scheme": "http",
-        "headers": [(b"host", host.encode())],
-    }
-    asyncio.run(app(scope, receive, send))
-    return start["status"], {name.decode(): value.decode() for name, value in start["headers"]}, bytes(body)
-
-
 @pytest.fixture
 def app(tmp_path):
     (tmp_path / "index.html").write_text("<p>a page</p>")
-    return server.local_app([], {"/": tmp_path})
+    return server.local_app([], {"/": tmp_path}, private=False)[0]
 
 
 def test_every_answer_has_the_headers_errors_too(app):
@@ -58,7 +28,20 @@ def test_every_answer_has_the_headers_errors_too(app):
 def test_a_page_under_another_name_is_refused(app, tmp_path):
     assert get(app, "/", host="evil.example")[0] == 400
     assert get(app, "/", host="localhost:8019")[0] == 200
-    assert get(server.local_app([], {"/": tmp_path}, hosts=["box"]), "/", host="box")[0] == 200
+    assert get(server.local_app([], {"/": tmp_path}, ["box"], private=False)[0], "/", host="box")[0] == 200
+
+
+def test_all_that_is_private_lies_below_a_path_that_cannot_be_guessed(app, tmp_path):
+    (tmp_path / "index.html").write_text("<p>a page</p>")
+    paths = set()
+    for _ in range(2):
+        private, path = server.local_app([], {"/": tmp_path}, private=True)
+        paths.add(path)
+        assert len(path) > 20
+        for name in ("", "index.html", "base/base.css"):
+            assert get(private, path + name)[0] == 200
+            assert get(private, f"/{name}")[0] == get(private, f"/{'x' * 22}/{name}")[0] == 404
+    assert len(paths) == 2
 
 
 def test_files_outside_the_folders_are_not_served(app, tmp_path):

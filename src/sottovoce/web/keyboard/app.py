@@ -16,7 +16,7 @@ from sottovoce.commands.export import find_export
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.files import made_aside, pretty, sha256_of, write_aside
-from sottovoce.runs.exported import CANARIES, PIECES, plain_file, read_manifest
+from sottovoce.runs.exported import CANARIES, PIECES, is_for_owner_alone, plain_file, read_manifest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.web.keyboard.vendor import check_vendored
 from sottovoce.web.server import STATIC, local_app, missing
@@ -27,8 +27,8 @@ _OFFLINE = "offline.js"
 Log = Callable[[str], None]
 
 
-def keyboard_app(paths: Sequence[str | Path], log: Log = lambda line: None) -> Any:
-    """A Starlette application for up to three models.
+def keyboard_app(paths: Sequence[str | Path], log: Log = lambda line: None) -> tuple[Any, str]:
+    """A Starlette application for up to three models, and the path of its page: random if one is for its owner alone.
 
     Args:
         paths: folders of runs, releases or exports, or names of bases.
@@ -54,13 +54,14 @@ def keyboard_app(paths: Sequence[str | Path], log: Log = lambda line: None) -> A
         return FileResponse(folders[number] / name)
 
     routes = [Route("/models.json", models), Route("/models/{number:int}/{name}", file)]
-    return local_app(routes, {"/vendor": vendored, "/": _STATIC})
+    return local_app(routes, {"/vendor": vendored, "/": _STATIC}, private=_are_private(description))
 
 
 def write_page(paths: Sequence[str | Path], out: Path, log: Log = lambda line: None) -> dict[str, Any]:
     """Write the page with its models into a new folder that any web server can show; what the page is told of them.
 
-    The folder needs nothing else: all its addresses are relative, and it names no other host.
+    The folder needs nothing else: all its addresses are relative, and it names no other host. It is for its owner alone
+    if one of the models is.
     """
     _refuse(paths)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -68,14 +69,16 @@ def write_page(paths: Sequence[str | Path], out: Path, log: Log = lambda line: N
     vendored = check_vendored()
     folders = [find_export(path, log) for path in paths]
     description: dict[str, Any] = {**describe(paths, folders), "offline": True}
-    with made_aside(out) as draft:
-        shutil.copytree(_STATIC, draft, dirs_exist_ok=True)
+    private = _are_private(description)
+    with made_aside(out, private=private) as draft:
+        for part in _STATIC.iterdir():
+            shutil.copy(part, draft)
         shutil.copytree(STATIC, draft / "base")
         shutil.copytree(vendored, draft / "vendor")
         for number, folder in enumerate(folders):
             (draft / "models" / str(number)).mkdir(parents=True)
             for name in _served(description["models"][number]):
-                write_aside(draft / "models" / str(number) / name, (folder / name).read_bytes())
+                write_aside(draft / "models" / str(number) / name, (folder / name).read_bytes(), private=private)
         write_aside(draft / "models.json", pretty(description))
         worker, files = draft / _OFFLINE, sorted(path for path in draft.rglob("*") if path.is_file())
         version = hashlib.sha256("".join(sha256_of(path) for path in files).encode()).hexdigest()
@@ -90,6 +93,10 @@ def _served(manifest: dict[str, Any]) -> tuple[str, ...]:
     """The files of an export that the page loads; where words have several tokens, it reads several texts at once."""
     tokens = manifest["vocabulary"]["file"]
     return ("batch.onnx", tokens, PIECES) if manifest.get("pieces") else ("step.onnx", tokens)
+
+
+def _are_private(description: dict[str, Any]) -> bool:
+    return any(is_for_owner_alone(manifest) for manifest in description["models"])
 
 
 def _refuse(paths: Sequence[str | Path]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,6 @@ def make_app(
     except ImportError as error:
         raise missing(error) from None
     _refuse(paths, internal=internal, host=host)
-    path = f"/{secrets.token_urlsafe(16)}" if internal else ""
 
     async def page(request: Any) -> Response:
         return FileResponse(_STATIC / "index.html")
@@ -45,9 +43,9 @@ def make_app(
         is_leaving = getattr(request.app.state, "is_leaving", lambda: False)
         return StreamingResponse(stream(follower, every, is_leaving), media_type="text/event-stream")
 
-    routes = [Route(f"{path}/", page), Route(f"{path}/events", events)]
+    routes = [Route("/", page), Route("/events", events)]
     hosts = ["*"] if host in ("0.0.0.0", "::", "") else [host]  # any, if it listens on all addresses of the machine
-    return local_app(routes, {f"{path}/page": _STATIC}, hosts), f"{path}/"
+    return local_app(routes, {"/page": _STATIC}, hosts, private=internal)
 
 
 async def stream(follower: Follower, every: float, is_leaving: Callable[[], bool]) -> AsyncIterator[bytes]:

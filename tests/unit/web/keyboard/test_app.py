@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from asgi import get
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import pretty, sealed, sha256_of
 from sottovoce.runs.exported import GRAPHS, read_manifest
@@ -72,6 +75,29 @@ def exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(app, "read_manifest", lambda path: manifest)
     monkeypatch.setattr(app, "check_vendored", lambda: tmp_path / "runtime")
     return folder
+
+
+def test_a_model_for_its_owner_alone_has_an_address_of_its_own(exported: Path, tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("starlette", reason="needs the extra [keyboard]")
+    manifest = app.read_manifest(exported)
+
+    def with_model(**facts: object) -> tuple[Any, str]:
+        monkeypatch.setattr(app, "read_manifest", lambda path: json.loads(json.dumps(manifest | facts)))
+        return keyboard_app([exported])
+
+    public, path = with_model()
+    assert (path, get(public, "/models/0/step.onnx")[0]) == ("/", 200)
+    assert with_model(privacy={"private": False, "trained_on": "public"})[1] == "/"
+    unsaid = {"privacy": {"private": False}}  # of an earlier version
+    for facts in ({"for_owner_alone": True}, unsaid):
+        private, path = with_model(**facts)
+        assert len(path) > 20
+        for name in ("", "models.json", "models/0/step.onnx", "vendor/ort.js", "base/base.css", "keyboard.js"):
+            assert get(private, path + name)[0] == 200
+            assert get(private, f"/{name}")[0] == 404
+    write_page([exported], tmp_path / "page")
+    graph = tmp_path / "page" / "models" / "0" / "step.onnx"
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / "page", graph)] == [0o700, 0o600]
 
 
 def test_an_exported_page_has_all_that_it_asks_for_and_names_no_host(exported: Path, tmp_path: Path) -> None:
