@@ -41,8 +41,8 @@ def zeros(like: Any) -> FixedPoint:
     return FixedPoint(high, jax.tree.map(jnp.copy, high))
 
 
-def add_all(total: FixedPoint, contributions: Any, grid: Any) -> FixedPoint:
-    """Add up the leading axis of contributions.
+def add_all(contributions: Any, grid: Any) -> FixedPoint:
+    """The sum over the leading axis of contributions.
 
     Guarantee: exact, once each is cut to the grid; and cutting goes towards zero, so that none becomes longer. More
     than `MOST_AT_ONCE` would wrap round, and are refused.
@@ -51,15 +51,18 @@ def add_all(total: FixedPoint, contributions: Any, grid: Any) -> FixedPoint:
         raise ValueError(f"{count} contributions at once are more than {MOST_AT_ONCE}, which a whole number holds")
     steps = jax.tree.map(lambda leaf: _steps(jnp, leaf, grid).astype(jnp.int32), contributions)
     high = jax.tree.map(lambda part: jnp.sum(part >> _LOW, axis=0), steps)
-    low = jax.tree.map(lambda part: jnp.sum(part & (2**_LOW - 1), axis=0), steps)
-    return add(total, FixedPoint(high, low))
+    return _carried(FixedPoint(high, jax.tree.map(lambda part: jnp.sum(part & (2**_LOW - 1), axis=0), steps)))
 
 
 def add(one: FixedPoint, other: FixedPoint) -> FixedPoint:
     """The sum of two sums."""
-    low = jax.tree.map(jnp.add, one.low, other.low)
-    high = jax.tree.map(lambda a, b, carried: a + b + (carried >> _LOW), one.high, other.high, low)
-    return FixedPoint(high, jax.tree.map(lambda part: part & (2**_LOW - 1), low))
+    return _carried(FixedPoint(*(jax.tree.map(jnp.add, *halves) for halves in zip(one, other, strict=True))))
+
+
+def _carried(total: FixedPoint) -> FixedPoint:
+    """The same number, whose lower half is within 16 bits: what is above them is carried into the upper one."""
+    high = jax.tree.map(lambda high, low: high + (low >> _LOW), *total)
+    return FixedPoint(high, jax.tree.map(lambda part: part & (2**_LOW - 1), total.low))
 
 
 def values(totals: tuple[FixedPoint, ...], grids: tuple[float, ...]) -> tuple[Any, ...]:

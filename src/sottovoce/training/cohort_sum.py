@@ -235,8 +235,8 @@ def _sum_here(
     if grid is None:
         total = put_together(jax.tree.map(lambda parts: jnp.sum(parts, axis=0), sent))
     else:
-        total = FixedPoint(*map(put_together, _sum_of(sent, grid)))
-    return Sums(total, _sum_of(shares, WEIGHT_STEP), _sum_of(bits, BIT_STEP)), results._replace(update=None)
+        total = FixedPoint(*map(put_together, add_all(sent, grid)))
+    return Sums(total, add_all(shares, WEIGHT_STEP), add_all(bits, BIT_STEP)), results._replace(update=None)
 
 
 def _train_here(spec: BlockSpec, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
@@ -270,7 +270,3 @@ def _project(spec: BlockSpec, vector: Any, padded: PaddedUsers, broadcast: Broad
         return jnp.dot(flat, way), sketch * norm(update) / jnp.maximum(norm(sketch), 1e-30)
 
     return jax.vmap(measure)(sent)
-
-
-def _sum_of(contributions: Any, grid: float) -> FixedPoint:
-    return add_all(zeros(jax.tree.map(lambda parts: parts[0], contributions)), contributions, grid)

@@ -16,7 +16,7 @@ from sottovoce.errors import SottoError
 from sottovoce.local.update import Trained, clip_update
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
-from sottovoce.privacy.fixed_point import add_all, digest_of, grid_of, values, zeros
+from sottovoce.privacy.fixed_point import add, add_all, digest_of, grid_of, values, zeros
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
@@ -37,7 +37,7 @@ add_jitted = jax.jit(add_all)
 def summed(parts: np.ndarray, blocks: int = 1) -> np.ndarray:
     grid, total = grid_of(BOUND), zeros(jnp.zeros(3))
     for block in np.array_split(parts, blocks):
-        total = add_jitted(total, block, grid)
+        total = add(total, add_jitted(block, grid))
     return np.asarray(values((total,), (grid,))[0])
 
 
@@ -61,8 +61,17 @@ def test_one_contribution_moves_a_sum_by_no_more_than_itself(parts):
 def test_a_million_of_the_longest_fit():
     grid, total = grid_of(1.0), zeros(jnp.zeros(1))
     for _ in range(32):
-        total = add_all(total, jnp.full((2**15, 1), -1.0), grid)
+        total = add(total, add_all(jnp.full((2**15, 1), -1.0), grid))
     assert float(values((total,), (grid,))[0][0]) == -(2.0**20)
+
+
+def test_as_many_of_the_shortest_fit_as_at_once_are_allowed():
+    """A step below zero has a lower half of all ones: 2^15 of them nearly fill a whole number."""
+    grid = grid_of(1.0)
+    total = add_all(jnp.full((2**15, 1), -grid), grid)
+    for _ in range(2):
+        total = add(total, add_all(jnp.full((2**15, 1), -grid), grid))
+    assert float(values((total,), (grid,))[0][0]) == -3 * 2**15 * grid
 
 
 @dataclass(frozen=True)
@@ -132,7 +141,7 @@ def test_the_slow_sum_is_the_same_to_the_bit(vocabulary):
 def test_more_than_a_whole_number_holds_are_refused():
     """32,769 of them at once would come out 32 clip norms short."""
     with pytest.raises(ValueError, match="more than 32768"):
-        add_all(zeros(jnp.zeros(1)), jnp.ones((2**15 + 1, 1)), grid_of(1.0))
+        add_all(jnp.ones((2**15 + 1, 1)), grid_of(1.0))
     with pytest.raises(SottoError, match="32769"):
         Recipe().replace(run={"block": 2**15 + 1})
 
