@@ -800,13 +800,13 @@ def a_sum_over_whoever_is_left():
 
 @caught_by(
     "unit/federation/aggregation/test_masked.py",
-    "test_the_sum_with_a_hostile_device_is_within_what_honest_ones_can_send",
+    "test_the_sum_with_a_hostile_device_is_within_what_all_users_can_have",
 )
 def a_masked_sum_of_any_size():
     """The server takes what comes out, as if every device were honest."""
     from sottovoce.federation.aggregation.masked import MaskedAggregator
 
-    MaskedAggregator._bounded = lambda self, found, users, grid: found
+    MaskedAggregator._bounded = lambda self, found, grid: found
 
 
 @caught_by("unit/federation/aggregation/test_masked.py", "test_a_wrong_share_of_a_mask_key_is_noticed")
