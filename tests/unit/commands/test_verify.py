@@ -416,9 +416,9 @@ PLANNED = resolve(
 
 
 @pytest.fixture(scope="module")
-def remembered():
-    """Each ε is computed once, and dp-accounting is not asked."""
-    patch, known, compute = pytest.MonkeyPatch(), {}, accounting.epsilon
+def look_up():
+    """Each ε is computed once."""
+    known, compute = {}, accounting.epsilon
 
     def look_up(spent, delta, accountant="pld", *, replaced=False):
         key = (tuple(spent), delta, accountant, replaced)
@@ -426,14 +426,18 @@ def remembered():
             known[key] = compute(spent, delta, accountant, replaced=replaced)
         return known[key]
 
-    patch.setattr(accounting, "epsilon", look_up)
-    patch.setattr(verify, "dp_accounting_epsilon", lambda spent, delta: None)
-    yield
-    patch.undo()
+    return look_up
+
+
+@pytest.fixture
+def remembered(look_up, monkeypatch):
+    """Each ε is computed once, and dp-accounting is not asked. Tests of one process may come in any order."""
+    monkeypatch.setattr(accounting, "epsilon", look_up)
+    monkeypatch.setattr(verify, "dp_accounting_epsilon", lambda spent, delta: None)
 
 
 @pytest.fixture(scope="module")
-def facts(remembered) -> dict[str, Any]:
+def facts() -> dict[str, Any]:
     """The statement that its run writes."""
     mechanism = build_mechanism(PLANNED, ["one"])
     spent, about = mechanism.events(60), RunFacts("b1946ac9", 60, 60, PUBLIC_WORDS)
@@ -441,7 +445,7 @@ def facts(remembered) -> dict[str, Any]:
 
 
 @pytest.fixture
-def whole(tmp_path, keys, facts):
+def whole(tmp_path, keys, facts, remembered):
     """Write a release with some facts changed; sentences, card, ledger and signature follow the facts."""
 
     def make(changed: Mapping[str, Any] | None = None, after: Callable[[Path], object] | None = None) -> Path:
@@ -1570,7 +1574,7 @@ REMOVED = (None, *ALWAYS_THERE, "record.jsonl")
 
 
 @pytest.fixture(scope="module")
-def false_facts(remembered) -> Callable[[str], dict[str, Any]]:
+def false_facts(look_up) -> Callable[[str], dict[str, Any]]:
     """All facts of a run with another recipe, as it would state them itself."""
 
     @cache
@@ -1579,7 +1583,9 @@ def false_facts(remembered) -> Callable[[str], dict[str, Any]]:
         mechanism, rounds = build_mechanism(recipe, ["one", "two"]), recipe.run.rounds
         spent, words = mechanism.events(rounds), PUBLIC_WORDS
         about = RunFacts("b1946ac9", rounds, rounds, words)
-        stated = statement_of(recipe, mechanism, "pld", Charges(spent, spent, store=spent), about)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(accounting, "epsilon", look_up)
+            stated = statement_of(recipe, mechanism, "pld", Charges(spent, spent, store=spent), about)
         return {"epsilon_replaced": None, **stated.to_json()}
 
     return make
