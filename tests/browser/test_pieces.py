@@ -96,7 +96,7 @@ def test_tokens_and_words_are_those_of_python(in_page, tokenizers, kind):
     pieces = pieces_of(tokenizer)
     starts = ["", "th", "Th", "don'", "Zü", "é", "हि", "写"]
     script = """async ([{facts, file, specials}, texts, starts]) => {
-        const m = await import("/pieces.js"), pieces = new m.Pieces(facts, file, specials);
+        const m = await import(new URL("pieces.js", document.baseURI)), pieces = new m.Pieces(facts, file, specials);
         const ids = texts.map((text) => pieces.encode(text));
         return [ids, ids.map((each) => pieces.wordsOf(each)), starts.map((typed) => pieces.asRead(typed))]; }"""
     ids, words, read = in_page(script, facts_of(tokenizer), TYPED, starts)
@@ -110,7 +110,7 @@ def test_tokens_and_words_are_those_of_python(in_page, tokenizers, kind):
 
 SUGGEST = """async ([number, cases]) => {
     const { models } = await (await fetch("models.json")).json();
-    const { loadModel } = await import("/model.js");
+    const { loadModel } = await import(new URL("model.js", document.baseURI));
     const model = await loadModel(number, models[number]), found = [];
     model.pieces.lowers = false; // as Python writes them
     for (const [text, typed] of cases) found.push((await model.suggest({before: text + " " + typed}, 3)).offered);

@@ -33,7 +33,8 @@ def in_page(chromium, one_model):
     page.goto(one_model)
 
     def call(module, code, values):
-        script = f"async (values) => {{ const m = await import('/{module}'); return values.map(({code})); }}"
+        imported = f"await import(new URL('{module}', document.baseURI))"
+        script = f"async (values) => {{ const m = {imported}; return values.map(({code})); }}"
         return page.evaluate(script, values)
 
     yield call
