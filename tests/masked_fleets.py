@@ -136,7 +136,8 @@ class MaskedFleet:
     def aggregator(self, task: Task | None = None) -> MaskedAggregator:
         known = members_of(len(self.names))
         registered = {name: known[name].users for name in self.names}
-        asked = Asked(registered, {name: one.public_key for name, one in known.items()})
+        public_keys = {name: one.public_key for name, one in known.items()}
+        asked = Asked(registered, public_keys, sum(registered.values()))
         federation = Federation("masked", self.terms.survivors, self.terms.colluding)
         return MaskedAggregator(task or some_task(), asked, federation, MECHANISM, LIKE)
 

@@ -71,7 +71,7 @@ class Coordinator:
             counted = late.expected(number) if late.staleness else due
             asked = {device: here for device, here in self.roster.registered.items() if device in counted}
             users = sum(self.roster.registered.values())
-            aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, admit, users), state)
+            aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, users, admit), state)
             aggregation: Aggregation = WithFrozen(aggregator, part) if name else aggregator
             if late.staleness:
                 aggregation = _with_late(aggregator, late, number, messages)

@@ -56,8 +56,8 @@ class Asked:
 
     registered: Mapping[str, int]
     public_keys: Mapping[str, str]
+    users: int  # registered with all devices, also those not asked: the same in every round, whoever takes part
     admit: Callable[[str, Contribution], None] | None = None  # raises `Refused`
-    users: int = 0  # registered with all devices, also those not asked; 0: with those asked
 
 
 class MaskedAggregator:
@@ -156,14 +156,9 @@ class MaskedAggregator:
         ]
         return DeviceSum(total, weight, bits, found.users, Counter(left), (self._task_bytes, self._bytes))
 
-    @property
-    def _users(self) -> int:
-        """Registered with all devices: the same in every round, whoever takes part."""
-        return self._asked.users or sum(self._asked.registered.values())
-
     def _bounded(self, found: Contribution, grid: float) -> Contribution:
         """What all registered users can have, number by number; what they can have is not touched."""
-        users = self._users
+        users = self._asked.users
         largest = min(users, MOST) * 2**BITS  # float64 holds it exactly
         leaves = [np.clip(leaf, -largest, largest) for leaf in found.leaves]
         weight = min(max(found.weight, 0), int(users / WEIGHT_STEP))
@@ -194,7 +189,7 @@ class MaskedAggregator:
         adverts = [self._adverts[name] for name in names]
         entries, signatures = (one.entry for one in adverts), (one.signature for one in adverts)
         here = sum(self._asked.registered[name] for name in names)
-        users = self._users if self._layout.counts else here  # noise from devices needs no room for the others
+        users = self._asked.users if self._layout.counts else here  # noise from devices needs no room for the others
         return KeyList(self._context, names, tuple(entries), tuple(signatures), users)
 
     def _take_advert(self, device: str, answer: bytes) -> None:

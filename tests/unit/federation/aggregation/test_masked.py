@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from masked_fleets import LIKE, MECHANISM, PHASES, MaskedFleet, Stub, is_zero, membership, same, some_task
-from sottovoce.federation.aggregation.masked import Asked, MaskedAggregator
+from sottovoce.federation.aggregation.masked import MaskedAggregator
 from sottovoce.federation.masking.messages import Advert, Confirmed, Masked, Revealed, read_advert, read_revealed
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused
 from sottovoce.federation.rounds import aggregate
@@ -272,7 +272,7 @@ def test_a_device_that_may_not_join_is_left_out_before_it_shares():
             return replace(advert, account=account).to_bytes()
 
         stub.begin = with_account
-    asked = Asked(base._asked.registered, base._asked.public_keys, admit)
+    asked = replace(base._asked, admit=admit)
     aggregator = MaskedAggregator(some_task(), asked, Federation("masked", 2), base._mechanism, LIKE)
     summed = aggregate(aggregator, fleet, "round 1", 1.0)
     assert same(summed, fleet.expected({"d02", "d03"}))
