@@ -185,7 +185,8 @@ def assemble(
     if own_code:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = 1 if strategy.layout else recipe.run.devices or devices_here
-    block = block_size(model, recipe.privacy.cohort / (devices * processes), recipe.run.block, algorithm.user_update)
+    share, varies = recipe.privacy.cohort / (devices * processes), mechanism.sampler.varies
+    block = block_size(model, share, recipe.run.block, algorithm.user_update, varies)
     products = find_program(recipe.run.kernels, algorithm.user_update, model, block)
     kind = jax.local_devices()[0].device_kind
     program = products.name if products else "the general program"

@@ -75,7 +75,7 @@ class Softmax(NamedTuple):
     # outputs, table, target, level, step -> Δ of the table stepped, its squares, the gradient of the bias
     step_table: Callable[[Array, Table, Target, Array, Step], tuple[Array, Array, Array | None]]
     written: str = "XLA"  # in what
-    aligned: bool = False  # is a row of the table padded, so that each begins at 16 bytes?
+    aligned: int = 1  # rows of the table are padded to a multiple of so many numbers
     recurrence: Any = None  # of LSTM layers: see `recurrence`; None is the model's own
     # Rows, outputs, bias -> log2 of Σ exp2(logit), by one table for all users; None is in XLA.
     level: Callable[[Array, Array, Array | None], Array] | None = None
@@ -272,7 +272,7 @@ class _Block:
 
     def _aligned(self, rows: Array) -> Array:
         """Rows of the table of logits, outputs, or changes of its rows, as wide as the table is kept."""
-        short = -self.size % ALIGNED if self.softmax.aligned else 0
+        short = -self.size % self.softmax.aligned
         return jnp.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, short)]) if short else rows
 
     def _read(self, leaves: list[Array], rows: Array, state: Any, keys: Any) -> tuple[Array, Any]:
@@ -516,4 +516,4 @@ def _step_table(
 
 
 def plain_softmax(kind: Any = jnp.float32, stored: Any = jnp.float32) -> Softmax:
-    return Softmax(kind, stored, _scores, _step_table, aligned=kind == jnp.bfloat16)
+    return Softmax(kind, stored, _scores, _step_table, aligned=ALIGNED if kind == jnp.bfloat16 else 1)

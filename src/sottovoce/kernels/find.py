@@ -85,13 +85,14 @@ def _find_softmax(update: FedAvg, model: Any) -> Softmax:
     tables = tables_of(model)
     assert tables is not None
     stored = jnp.float16 if _is_bounded(update) else jnp.float32
-    tokens, (vocabulary, size) = update.batch * update.unroll, getattr(model, tables.output).shape
+    tokens, size = update.batch * update.unroll, getattr(model, tables.output).shape[1]
     biased, compared = tables.bias is not None, update.objective is not plain
     written = lstm_cuda.softmax(tokens, size, stored) if tables.unit and not biased and not compared else None
     if written is None:
-        shape = table_cuda.Shape(tokens, size, tables.unit, biased, compared, jnp.dtype(stored).name)
-        written = table_cuda.softmax(shape, vocabulary)
-        if written is not None and compared and one_table.find_one_table(tokens, size, biased) is not None:
+        padded = size + -size % table_cuda.ALIGNED
+        shape = table_cuda.Shape(tokens, padded, tables.unit, biased, compared, jnp.dtype(stored).name)
+        written = table_cuda.softmax(shape)
+        if written is not None and compared and one_table.find_one_table(tokens, padded, biased) is not None:
             written = written._replace(level=one_table.level_of)
     if written is not None:
         return written

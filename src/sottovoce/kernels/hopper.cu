@@ -28,7 +28,10 @@ __device__ __forceinline__ void bar_ready() { asm volatile("fence.mbarrier_init.
 __device__ __forceinline__ void bar_expect(uint64_t* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(b)), "r"(bytes) : "memory");
 }
-__device__ __forceinline__ void bar_wait(uint64_t* b, int parity) {
+__device__ __forceinline__ void bar_wait(uint64_t* b, int parity) {  // for what this block copies
+  asm volatile("{\n.reg .pred p;\nL:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra L;\nD:\n}" ::"r"(at(b)), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void bar_wait_for_cluster(uint64_t* b, int parity) {  // and for what others send; it waits for this thread's loads too
   asm volatile("{\n.reg .pred p;\nL:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@p bra D;\nbra L;\nD:\n}" ::"r"(at(b)), "r"(parity) : "memory");
 }
 __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
@@ -103,6 +106,31 @@ __device__ __forceinline__ float2 unpack(uint32_t x) { return make_float2(__uint
 __device__ __forceinline__ float4 wide(uint2 x) {  // four float16 numbers
   const float2 a = __half22float2(*(const half2*)&x.x), b = __half22float2(*(const half2*)&x.y);
   return make_float4(a.x, a.y, b.x, b.y);
+}
+// Eight numbers of a row, in order, as float32.
+__device__ __forceinline__ void wide8(float (&x)[8], const float* p) {
+  float4 a = *(const float4*)p, b = *(const float4*)(p + 4);
+  x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+}
+__device__ __forceinline__ void wide8(float (&x)[8], const half* p) {
+  uint4 v = *(const uint4*)p;
+  float4 a = wide(make_uint2(v.x, v.y)), b = wide(make_uint2(v.z, v.w));
+  x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
+}
+// Eight stored numbers as they lie in memory.
+template <typename S> struct Eight;
+template <> struct Eight<half> { uint4 x; };
+template <> struct Eight<float> { float4 x, y; };
+__device__ __forceinline__ void take8(Eight<half>& to, const half* p) { to.x = *(const uint4*)p; }
+__device__ __forceinline__ void take8(Eight<float>& to, const float* p) { to.x = *(const float4*)p; to.y = *(const float4*)(p + 4); }
+__device__ __forceinline__ void wide8(float (&x)[8], const Eight<half>& v) { wide8(x, (const half*)&v.x); }
+__device__ __forceinline__ void wide8(float (&x)[8], const Eight<float>& v) { wide8(x, (const float*)&v.x); }
+// float16 saturates.
+__device__ __forceinline__ void put8(float* p, const float (&x)[8]) {
+  *(float4*)p = make_float4(x[0], x[1], x[2], x[3]); *(float4*)(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
+}
+__device__ __forceinline__ void put8(half* p, const float (&x)[8]) {
+  *(uint4*)p = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
 }
 __device__ __forceinline__ float quad(float x) {  // the sum over four neighbouring threads
   x += __shfl_xor_sync(~0u, x, 1); return x + __shfl_xor_sync(~0u, x, 2);

@@ -62,8 +62,8 @@ __device__ __forceinline__ void make_logits(const unsigned char* es, const unsig
 
 // ------------------------------------------------------------------------------------------------- sums of the first pass
 // Adds biases to logits and subtracts the offset of each token. A thread has rows r and r + 8; there are n. The offset begins as the largest
-// logit of the token. Where a later logit is more than 32 above, the offset is raised to it: `rise` says by how much.
-__device__ __forceinline__ void subtract_offset(
+// logit of the token. Where a later logit is more than 32 above, the offset is raised to it: `rise` says by how much. Was any raised?
+__device__ __forceinline__ bool subtract_offset(
     const Thread& me, float (&s)[T / 2], const float (&shift)[2], int r, int n, bool first, float (&offset)[T], float (&rise)[T], int (&highest)[T]) {
   bool beyond = first;
 #pragma unroll
@@ -78,38 +78,40 @@ __device__ __forceinline__ void subtract_offset(
         beyond |= x > 32;
       }
     }
-  if (__syncthreads_or(beyond)) {
-#pragma unroll
-    for (int j = 0; j < T / 8; j++)
-#pragma unroll
-      for (int i = 0; i < 2; i++) {
-        float x = fmaxf(s[4 * j + i], s[4 * j + 2 + i]);
-        x = fmaxf(x, __shfl_xor_sync(~0u, x, 4)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 8)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
-        if (me.g == 0) atomicMax(&highest[8 * j + 2 * me.q + i], ordered(x));
-      }
-    __syncthreads();
-    for (int i = me.tid; i < T; i += 256) {
-      const float high = unordered(highest[i]);
-      rise[i] = first ? high : fmaxf(high, 0.f);
-      offset[i] += rise[i]; highest[i] = ordered(LOWEST);
-    }
-    __syncthreads();
-  }
-}
-
-// Adds 2^logit to the totals, and writes it to `ps`. Where the offset was raised, the sums so far are scaled down first.
-__device__ __forceinline__ void add_to_totals(
-    const Thread& me, float (&s)[T / 2], unsigned char* ps, bool first, float (&rise)[T], float (&total)[T / 4], float (&mean)[MINE][T / 2]) {
+  if (!__syncthreads_or(beyond)) return false;
 #pragma unroll
   for (int j = 0; j < T / 8; j++)
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const float up = rise[8 * j + 2 * me.q + i], shrink = ex2(-up);
-      s[4 * j + i] -= up; s[4 * j + 2 + i] -= up;
-      total[2 * j + i] = first ? 0 : total[2 * j + i] * shrink;
-#pragma unroll
-      for (int m = 0; m < MINE; m++) { mean[m][4 * j + i] *= shrink; mean[m][4 * j + 2 + i] *= shrink; }
+      float x = fmaxf(s[4 * j + i], s[4 * j + 2 + i]);
+      x = fmaxf(x, __shfl_xor_sync(~0u, x, 4)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 8)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
+      if (me.g == 0) atomicMax(&highest[8 * j + 2 * me.q + i], ordered(x));
     }
+  __syncthreads();
+  for (int i = me.tid; i < T; i += 256) {
+    const float high = unordered(highest[i]);
+    rise[i] = first ? high : fmaxf(high, 0.f);
+    offset[i] += rise[i]; highest[i] = ordered(LOWEST);
+  }
+  __syncthreads();
+  return true;
+}
+
+// Adds 2^logit to the totals, and writes it to `ps`. Where an offset was raised, the sums so far are scaled down first.
+__device__ __forceinline__ void add_to_totals(
+    const Thread& me, float (&s)[T / 2], unsigned char* ps, bool first, bool raised, const float (&rise)[T], float (&total)[T / 4], float (&mean)[MINE][T / 2]) {
+  if (raised) {
+#pragma unroll
+    for (int j = 0; j < T / 8; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float up = rise[8 * j + 2 * me.q + i], shrink = first ? 0 : ex2(-up);
+        s[4 * j + i] -= up; s[4 * j + 2 + i] -= up;
+        total[2 * j + i] *= shrink;
+#pragma unroll
+        for (int m = 0; m < MINE; m++) { mean[m][4 * j + i] *= shrink; mean[m][4 * j + 2 + i] *= shrink; }
+      }
+  }
 #pragma unroll
   for (int j = 0; j < T / 8; j++) {
     const float a = ex2(s[4 * j]), b = ex2(s[4 * j + 1]), c = ex2(s[4 * j + 2]), d = ex2(s[4 * j + 3]);
@@ -120,24 +122,25 @@ __device__ __forceinline__ void add_to_totals(
   }
   fence_async();
   __syncthreads();
-  for (int i = me.tid; i < T; i += 256) rise[i] = 0;
 }
 
-// Adds 128 rows, weighted by `ps`, to `mean`: [64 columns of the table, T] for each block of columns. Where the second warpgroup has fewer
+// Adds 128 rows in pieces, weighted by `ps`, to `mean`: [64 columns of the table, T] for each block of columns. Where the second warpgroup has fewer
 // blocks, it computes its last one twice: products must not depend on a branch. `ps2` and `other` are those of the other model.
-__device__ __forceinline__ void add_rows(
+// `meanwhile` is called while the products are made.
+template <int COLUMNS, typename Meanwhile> __device__ __forceinline__ void add_rows(
     const Thread& me, const unsigned char* es, bool first, const unsigned char* ps, float (&mean)[MINE][T / 2]
-    IF_COMPARED(, const unsigned char* ps2, float (&other)[MINE][T / 2])) {
+    IF_COMPARED(, const unsigned char* ps2, float (&other)[MINE][T / 2]), Meanwhile meanwhile) {
   wgmma_fence();
 #pragma unroll
   for (int m = 0; m < MINE; m++)
 #pragma unroll
     for (int k = 0; k < 2 * ROWS / 16; k++) {
-      const unsigned char* columns = es + 2 * k * WIDE * 16 + min(m + MINE * me.team, BLOCKS - 1) * 8 * 128;
-      wgmma<T, 1, 1>(mean[m], by_columns<WIDE>(columns), by_columns<T>(ps + 2 * k * T * 16), !first || k > 0);
-      IF_COMPARED(wgmma<T, 1, 1>(other[m], by_columns<WIDE>(columns), by_columns<T>(ps2 + 2 * k * T * 16), !first || k > 0);)
+      const unsigned char* columns = es + 2 * k * COLUMNS * 16 + min(m + MINE * me.team, BLOCKS - 1) * 8 * 128;
+      wgmma<T, 1, 1>(mean[m], by_columns<COLUMNS>(columns), by_columns<T>(ps + 2 * k * T * 16), !first || k > 0);
+      IF_COMPARED(wgmma<T, 1, 1>(other[m], by_columns<COLUMNS>(columns), by_columns<T>(ps2 + 2 * k * T * 16), !first || k > 0);)
     }
   wgmma_commit();
+  meanwhile();
 #pragma unroll
   for (int m = 0; m < MINE; m++) { wgmma_wait(mean[m]); IF_COMPARED(wgmma_wait(other[m]);) }
 }

@@ -21,24 +21,6 @@ template <int N> __device__ __forceinline__ void pin(float (&d)[N][4]) { pin((fl
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.f, 1.f + ex2(-LOG2E * x)); }
 __device__ __forceinline__ float tanh_(float x) { return 2.f * __fdividef(1.f, 1.f + ex2(-2.f * LOG2E * x)) - 1.f; }
 
-// Eight numbers of a row, in order, as float32.
-__device__ __forceinline__ void wide8(float (&x)[8], const float* p) {
-  float4 a = *(const float4*)p, b = *(const float4*)(p + 4);
-  x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
-}
-__device__ __forceinline__ void wide8(float (&x)[8], const half* p) {
-  uint4 v = *(const uint4*)p;
-  float4 a = wide(make_uint2(v.x, v.y)), b = wide(make_uint2(v.z, v.w));
-  x[0] = a.x; x[1] = a.y; x[2] = a.z; x[3] = a.w; x[4] = b.x; x[5] = b.y; x[6] = b.z; x[7] = b.w;
-}
-// float16 saturates.
-__device__ __forceinline__ void put8(float* p, const float (&x)[8]) {
-  *(float4*)p = make_float4(x[0], x[1], x[2], x[3]); *(float4*)(p + 4) = make_float4(x[4], x[5], x[6], x[7]);
-}
-__device__ __forceinline__ void put8(half* p, const float (&x)[8]) {
-  *(uint4*)p = make_uint4(pack_half(x[0], x[1]), pack_half(x[2], x[3]), pack_half(x[4], x[5]), pack_half(x[6], x[7]));
-}
-
 // ------------------------------------------------------------------------------------------------- softmax, pass A
 // grid (splits, users), 128 threads: tiles of 64 rows of the table. meta: vocabulary, rows of a split. Four warps multiply the first 64 tokens
 // together, each 16 of them with every row; of the last 16 tokens a warp sees its 16 rows of a tile, alone.
@@ -382,15 +364,6 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
 }
 
 // ------------------------------------------------------------------------------------------------- SGD of a plain weight
-// Eight stored numbers as they lie in memory.
-template <typename S> struct Eight;
-template <> struct Eight<half> { uint4 x; };
-template <> struct Eight<float> { float4 x, y; };
-__device__ __forceinline__ void take8(Eight<half>& to, const half* p) { to.x = *(const uint4*)p; }
-__device__ __forceinline__ void take8(Eight<float>& to, const float* p) { to.x = *(const float4*)p; to.y = *(const float4*)(p + 4); }
-__device__ __forceinline__ void wide8(float (&x)[8], const Eight<half>& v) { wide8(x, (const half*)&v.x); }
-__device__ __forceinline__ void wide8(float (&x)[8], const Eight<float>& v) { wide8(x, (const float*)&v.x); }
-
 // fresh = scale * delta - eta * leftT right. grid (R / 256, users), 256 threads, left [80, R], right [80, K]; a scale for each block.
 // Four warps take 64 rows at a time, 64 or 32 columns of them. In `rs` columns lie as in pass B.
 template <typename S, int K>
@@ -533,7 +506,7 @@ __device__ __forceinline__ void recur_f(const bf* words, const float* bias, cons
 #pragma unroll 1
   for (int t = 0; t < 10; t++) {
     if (t > 0) {  // buffer 1 holds steps 1, 3, ..; buffer 0 steps 2, 4, .. (step 0 was read from memory)
-      bar_wait(&bars[t & 1], ((t - 1) >> 1) & 1);
+      bar_wait_for_cluster(&bars[t & 1], ((t - 1) >> 1) & 1);
       if (tid == 0) bar_expect(&bars[t & 1], 4096);
     }
     float acc[2][2][4] = {};
@@ -653,7 +626,7 @@ __device__ __forceinline__ void recur_b(const bf* above, const bf* gates, const 
 #pragma unroll
     for (int m = 0; m < 4; m++) gz[m] = *(const uint32_t*)(gd + (t - 1) * 8192 + 256 * m);
     up = *(const uint32_t*)(ad + (t - 1) * 2048);
-    bar_wait(&bars[b], (n >> 1) & 1);
+    bar_wait_for_cluster(&bars[b], (n >> 1) & 1);
     if (tid == 0) bar_expect(&bars[b], 16384);
     float acc[2][2][4] = {};
     const bf* zp = &zb[b][g * 1056 + 256 * kq + 8 * q];

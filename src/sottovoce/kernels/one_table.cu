@@ -25,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
     bulk_copy(os, outputs + (size_t)blockIdx.x * T * OUT, OUTPUTS, &bars[0]);
     bulk_copy(both, table + (size_t)first * 2 * ROWS * WIDE, 2 * PIECES, &bars[0]);
   }
-  for (int i = tid; i < T; i += 256) { offset[i] = 0; rise[i] = 0; highest[i] = ordered(LOWEST); }
+  for (int i = tid; i < T; i += 256) { offset[i] = 0; highest[i] = ordered(LOWEST); }
   float mean[MINE][T / 2], total[T / 4];
 #pragma unroll
   for (int i = 0; i < T / 4; i++) total[i] = 0;
@@ -46,9 +46,9 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
     if (v < V) shift[0] = bias[v];
     if (v + 8 < V) shift[1] = bias[v + 8];
 #endif
-    subtract_offset(me, s, shift, v, V, t == 0, offset, rise, highest);
-    add_to_totals(me, s, ps, t == 0, rise, total, mean);
-    add_rows(me, es, t == 0, ps, mean);
+    const bool raised = subtract_offset(me, s, shift, v, V, t == 0, offset, rise, highest);
+    add_to_totals(me, s, ps, t == 0, raised, rise, total, mean);
+    add_rows<WIDE>(me, es, t == 0, ps, mean, [] {});
   }
   __syncthreads();
   const size_t place = (size_t)blockIdx.x * gridDim.y + blockIdx.y;

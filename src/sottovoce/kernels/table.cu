@@ -1,123 +1,122 @@
 // The products with a table of logits for any row size: each user has received + scale * delta. Logits never reach memory.
 // STORED (the kind of delta between steps: float or half), UNIT (rows at norm 1), BIASED and COMPARED (with what another model
-// predicts) are defined before this text, and logits.cu stands before it. Logits, levels and biases are in base 2. A scale below
-// 0 marks a user who has finished: every kernel returns at once, and nobody reads what it would have written.
-#define PAD (E % 8 ? 0 : 16 / (int)sizeof(S))  // between rows of delta in shared memory, against bank conflicts
-#define DS (E + PAD)
-#define ITERATIONS ((GROUPS + 3) / 4)
+// predicts) are defined before this text, and logits.cu stands before it. E is a multiple of 16. Logits, levels and biases are in
+// base 2. A scale below 0 marks a user who has finished: every kernel returns at once, and nobody reads what it would have written.
 typedef STORED S;
 
-__device__ __forceinline__ float2 pair(const half* p) { return __half22float2(*(const half2*)p); }
-__device__ __forceinline__ float2 pair(const float* p) { return *(const float2*)p; }
-__device__ __forceinline__ float4 four(const half* p) { return wide(*(const uint2*)p); }
-__device__ __forceinline__ float4 four(const float* p) { return *(const float4*)p; }
-__device__ __forceinline__ void put(half* p, float2 x) { *(uint32_t*)p = pack_half(x.x, x.y); }
-__device__ __forceinline__ void put(float* p, float2 x) { *(float2*)p = x; }
-
-// The next n rows of delta from memory into `ds`; for one warp.
-__device__ __forceinline__ void fetch(S* ds, const S* delta, int n, uint64_t* bar) {
-  const int lane = threadIdx.x & 31;
-  if (lane == 0) bar_expect(bar, n * E * (int)sizeof(S));
-  __syncwarp();
-  if (PAD) {
-    for (int r = lane; r < n; r += 32) bulk_copy(ds + r * DS, delta + (size_t)r * E, E * (int)sizeof(S), bar);
-  } else if (lane == 0) {
-    bulk_copy(ds, delta, n * E * (int)sizeof(S), bar);
-  }
-}
-
-// 64 rows of a warpgroup as they are multiplied, `es` of the user and, if compared, `before` as received; those from n on are
-// 0. A lane has one of 8 rows and every fourth group of 8 columns. `inverse`: 1 / norms, of UNIT rows.
-template <int COLUMNS>
-__device__ __forceinline__ void make_rows(int warp, const bf* received, const S* ds, float scale, int n, unsigned char* es, unsigned char* before, float* inverse, uint64_t* bar, int parity) {
-  const int lane = threadIdx.x & 31, start = lane >> 3;
-#pragma unroll 1
-  for (int half_ = 0; half_ < 2; half_++) {
-    const int r = 16 * warp + 8 * half_ + (lane & 7);
-    uint2 th[ITERATIONS][2];
-#pragma unroll
-    for (int i = 0; i < ITERATIONS; i++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int c = 8 * (start + 4 * i) + 4 * h;
-        th[i][h] = r < n && c < E ? *(const uint2*)(received + (size_t)r * E + c) : make_uint2(0, 0);
-      }
-    if (half_ == 0) bar_wait(bar, parity);
-    float k = 1, j = 1;
-    auto row = [&](int i, int h) {
-      const int c = 8 * (start + 4 * i) + 4 * h;
-      const float2 a = unpack(th[i][h].x), b = unpack(th[i][h].y);
-      float4 x = make_float4(a.x, a.y, b.x, b.y);
-      if (r < n && c < E) {
-        const float4 d = four(ds + r * DS + c);
-        x = make_float4(fmaf(scale, d.x, x.x), fmaf(scale, d.y, x.y), fmaf(scale, d.z, x.z), fmaf(scale, d.w, x.w));
-      }
-      return x;
-    };
-    if (UNIT) {
-      float xx = 0, yy = 0;
-#pragma unroll
-      for (int i = 0; i < ITERATIONS; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          const float4 x = row(i, h);
-          const float2 a = unpack(th[i][h].x), b = unpack(th[i][h].y);
-          xx += (x.x * x.x + x.y * x.y) + (x.z * x.z + x.w * x.w); yy += (a.x * a.x + a.y * a.y) + (b.x * b.x + b.y * b.y);
-        }
-      xx += __shfl_xor_sync(~0u, xx, 8); xx += __shfl_xor_sync(~0u, xx, 16);
-      yy += __shfl_xor_sync(~0u, yy, 8); yy += __shfl_xor_sync(~0u, yy, 16);
-      k = rsqrtf(fmaxf(xx, 1e-24f)); j = rsqrtf(fmaxf(yy, 1e-24f));
-      if (start == 0) inverse[r] = k;
-    }
-#pragma unroll
-    for (int i = 0; i < (COLUMNS / 8 + 3) / 4; i++) {
-      const int g = start + 4 * i;
-      if (g < COLUMNS / 8) {
-        uint4 out = make_uint4(0, 0, 0, 0), old = out;
-        if (i < ITERATIONS) {
-          const int ii = i < ITERATIONS ? i : 0;
-          const float4 x = row(ii, 0), y = row(ii, 1);
-          out = make_uint4(pack(k * x.x, k * x.y), pack(k * x.z, k * x.w), pack(k * y.x, k * y.y), pack(k * y.z, k * y.w));
-          if (COMPARED) {
-            const float2 a = unpack(th[ii][0].x), b = unpack(th[ii][0].y), c = unpack(th[ii][1].x), d = unpack(th[ii][1].y);
-            old = make_uint4(pack(j * a.x, j * a.y), pack(j * b.x, j * b.y), pack(j * c.x, j * c.y), pack(j * d.x, j * d.y));
-          }
-        }
-        *(uint4*)(es + in_pieces<COLUMNS>(r, 8 * g)) = out;
-        if (COMPARED) *(uint4*)(before + in_pieces<COLUMNS>(r, 8 * g)) = old;
-      }
-    }
-  }
-}
-
 // ------------------------------------------------------------------------------------------------- first pass
+#define IN_ROW (E / 8)                             // pieces of 8 columns
+#define OF_LANE ((IN_ROW + 3) / 4)                 // of them, for each of the four lanes of a row
+#define ROW (E * (int)sizeof(S))                   // bytes of a row of delta
+#define KEPT (ROW / 2)                             // columns of bf16 that take as many
+#define TILE (ROWS * ROW)
+#define TURN (IN_ROW % 8 == 0 ? 0 : IN_ROW % 4 == 0 ? 1 : 2)  // after so many rows (2^TURN) a bank of shared memory comes again
+
+// Eight rows at a time for a warp: a lane has row lane % 8, and every fourth piece of it. Where rows have the same banks, their pieces
+// are taken in another order: so eight rows are read without bank conflicts, where they lie one after the other.
+struct Rows {
+  uint4 x[OF_LANE];
+  int row = threadIdx.x & 7, turned = row >> TURN, start = ((threadIdx.x & 31) >> 3) ^ (turned & 3);
+  int even = start + (TURN ? 0 : turned & 4), odd = start - (TURN ? 0 : turned & 4);
+
+  __device__ __forceinline__ bool has(int i) const { return 4 * i + 3 < IN_ROW || start + 4 * i < IN_ROW; }
+  __device__ __forceinline__ int piece(int i) const {
+    const int k = (i & 1 ? odd : even) + 4 * i;
+    return 4 * i + 3 < IN_ROW ? k : min(k, IN_ROW - 1);
+  }
+  // `there` of the rows exist; others are read where the last one is.
+  __device__ __forceinline__ void read(const bf* received, int there) {
+    received += (ptrdiff_t)min(row, there - 1) * E;
+#pragma unroll
+    for (int i = 0; i < OF_LANE; i++) x[i] = *(const uint4*)(received + 8 * piece(i));
+  }
+  __device__ __forceinline__ void blend(float (&y)[8], int i, const unsigned char* rows, float scale) const {
+    const float2 a = unpack(x[i].x), b = unpack(x[i].y), c = unpack(x[i].z), d = unpack(x[i].w);
+    wide8(y, (const S*)(rows + row * ROW) + 8 * piece(i));
+    y[0] = fmaf(scale, y[0], a.x); y[1] = fmaf(scale, y[1], a.y); y[2] = fmaf(scale, y[2], b.x); y[3] = fmaf(scale, y[3], b.y);
+    y[4] = fmaf(scale, y[4], c.x); y[5] = fmaf(scale, y[5], c.y); y[6] = fmaf(scale, y[6], d.x); y[7] = fmaf(scale, y[7], d.y);
+  }
+  static __device__ __forceinline__ float inverse(float squares) {
+    squares += __shfl_xor_sync(~0u, squares, 8); squares += __shfl_xor_sync(~0u, squares, 16);
+    return rsqrtf(fmaxf(squares, 1e-24f));
+  }
+  // From received + scale * delta, where delta lies in `rows`, to what is multiplied, in pieces in the same place; and if compared, the
+  // rows as received into `before`. Rows that do not exist become 0.
+  __device__ __forceinline__ void make(unsigned char* rows, float scale, int there, unsigned char* before) {
+    float k = 1;
+    if (COMPARED) {
+      float j = 1, squares = 0;
+#pragma unroll
+      for (int i = 0; UNIT && i < OF_LANE; i++) {
+        const float2 a = unpack(x[i].x), b = unpack(x[i].y), c = unpack(x[i].z), d = unpack(x[i].w);
+        if (has(i)) squares += (a.x * a.x + a.y * a.y) + (b.x * b.x + b.y * b.y) + (c.x * c.x + c.y * c.y) + (d.x * d.x + d.y * d.y);
+      }
+      if (UNIT) j = inverse(squares);
+#pragma unroll
+      for (int i = 0; i < OF_LANE; i++) {
+        const float2 a = unpack(x[i].x), b = unpack(x[i].y), c = unpack(x[i].z), d = unpack(x[i].w);
+        const uint4 y = make_uint4(pack(j * a.x, j * a.y), pack(j * b.x, j * b.y), pack(j * c.x, j * c.y), pack(j * d.x, j * d.y));
+        *(uint4*)(before + in_pieces<E>(row, 8 * piece(i))) = y;
+      }
+    }
+    float y[8], squares = 0;
+#pragma unroll
+    for (int i = 0; UNIT && i < OF_LANE; i++) {
+      blend(y, i, rows, scale);
+#pragma unroll
+      for (int w = 0; w < 8; w++) if (has(i)) squares = fmaf(y[w], y[w], squares);
+    }
+    if (UNIT) k = inverse(squares);
+#pragma unroll
+    for (int i = 0; i < OF_LANE; i++) {
+      blend(y, i, rows, scale);
+      x[i] = make_uint4(pack(k * y[0], k * y[1]), pack(k * y[2], k * y[3]), pack(k * y[4], k * y[5]), pack(k * y[6], k * y[7]));
+    }
+    if (there < 8)
+#pragma unroll
+      for (int i = 0; i < OF_LANE; i++) if (row >= there) x[i] = make_uint4(0, 0, 0, 0);
+    __syncwarp();  // all of the rows are read
+#pragma unroll
+    for (int i = 0; i < OF_LANE; i++) *(uint4*)(rows + in_pieces<KEPT>(row, 8 * piece(i))) = x[i];
+  }
+};
+
 // grid (parts, users), 256 threads: two warpgroups (teams) with 64 rows each at a time. meta: vocabulary, rows of a part. Of each token
 // and part: the offset, the sum of 2^(logit - offset), that sum of rows; and the sum of rows by the other model's predictions.
+// While rows are multiplied, the next ones of delta come.
 extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
     const bf* outputs, const bf* received, const S* delta, const float* scale_, const int* meta,
     IF_BIASED(const float* bias,) IF_COMPARED(const bf* their_outputs, const float* their_level, IF_BIASED(const float* their_bias,))
     float* most_out, float* total_out, float* mean_out IF_COMPARED(, float* other_out)) {
-  constexpr int PIECES = ROWS * WIDE * 2, OUTPUTS = T * EC * 2, PROBABILITIES = 2 * ROWS * T * 2;
-  unsigned char* os = raw; unsigned char* es = os + OUTPUTS; unsigned char* ps = es + 2 * PIECES;
-  unsigned char* os2 = ps + PROBABILITIES; unsigned char* es2 = os2 + COMPARED * OUTPUTS; unsigned char* ps2 = es2 + COMPARED * 2 * PIECES;
-  S* ds = (S*)(ps2 + COMPARED * PROBABILITIES);
-  __shared__ float offset[T], rise[T], inverse[2 * ROWS], level2[T];
+  constexpr int OUTPUTS = T * E * 2, PROBABILITIES = 2 * ROWS * T * 2;
+  unsigned char* os = raw; unsigned char* both = os + OUTPUTS; unsigned char* ps = both + 4 * TILE;
+  unsigned char* os2 = ps + PROBABILITIES; unsigned char* es2 = os2 + COMPARED * OUTPUTS; unsigned char* ps2 = es2 + COMPARED * 2 * ROWS * E * 2;
+  __shared__ float offset[T], rise[T], level2[T];
   __shared__ int highest[T];
-  __shared__ __align__(8) uint64_t bar;
+  __shared__ __align__(8) uint64_t bars[2];
   const int user = blockIdx.y;
   const Thread me;
   const auto [tid, lane, g, q, team, warp] = me;
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + 2 * ROWS - 1) / (2 * ROWS);
   const float scale = scale_[user];
   if (scale < 0) return;
-  if (tid == 0) { bar_init(&bar); bar_ready(); }
+  if (tid < 2) { bar_init(&bars[tid]); bar_ready(); }
   __syncthreads();
   const S* from = delta + ((size_t)user * V + first) * E;
-  if (tid < 32) fetch(ds, from, min(2 * ROWS, last - first), &bar);
-  load_outputs<EC>(os, outputs + (size_t)user * T * E);
-  IF_COMPARED(load_outputs<EC>(os2, their_outputs + (size_t)user * T * E);)
+  auto fetch = [&](int t) {
+    const int bytes = min(2 * ROWS, last - first - 2 * ROWS * t) * ROW;
+    bar_expect(&bars[t & 1], bytes);
+    bulk_copy(both + (t & 1) * 2 * TILE, from + (size_t)t * 2 * ROWS * E, bytes, &bars[t & 1]);
+  };
+  if (tid == 0) fetch(0);
+  const int own = ROWS * team + 16 * warp;  // the first of a warp's 16 rows of 128
+  Rows upper, lower;  // of these 16, eight each
+  upper.read(received + (size_t)(first + own) * E, last - first - own);
+  lower.read(received + (size_t)(first + own + 8) * E, last - first - own - 8);
+  load_outputs<E>(os, outputs + (size_t)user * T * E);
+  IF_COMPARED(load_outputs<E>(os2, their_outputs + (size_t)user * T * E);)
   for (int i = tid; i < T; i += 256) {
-    offset[i] = 0; rise[i] = 0; highest[i] = ordered(LOWEST);
+    offset[i] = 0; highest[i] = ordered(LOWEST);
     IF_COMPARED(level2[i] = their_level[user * T + i];)
   }
   float mean[MINE][T / 2], total[T / 4];
@@ -127,14 +126,17 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
 #pragma unroll 1
   for (int t = 0; t < tiles; t++) {
     const int v0 = first + 2 * ROWS * t, n = min(2 * ROWS, last - v0), mine = n - ROWS * team;  // rows of this warpgroup; it has 64 at most
-    make_rows<WIDE>(warp, received + (size_t)(v0 + ROWS * team) * E, ds + ROWS * team * DS, scale, mine, es + team * PIECES, es2 + team * PIECES, inverse + ROWS * team, &bar, t & 1);
+    unsigned char *es = both + (t & 1) * 2 * TILE, *at_ = es + own * ROW, *before = es2 + own * E * 2;
+    if (tid == 0 && t + 1 < tiles) fetch(t + 1);
+    bar_wait(&bars[t & 1], (t >> 1) & 1);
+    upper.make(at_, scale, n - own, before);
+    lower.make(at_ + 8 * ROW, scale, n - own - 8, before + 8 * E * 2);
     fence_async();
     __syncthreads();
-    if (tid < 32 && t + 1 < tiles) fetch(ds, from + (size_t)(t + 1) * 2 * ROWS * E, min(2 * ROWS, last - v0 - 2 * ROWS), &bar);
     const int r = 16 * warp + g;  // and 8 more
     float s[T / 2];
 #if COMPARED
-    make_logits<WIDE, EC>(es2 + team * PIECES, os2, s);
+    make_logits<E, E>(es2 + team * ROWS * E * 2, os2, s);
     {
       float shift[2] = {0, 0};
 #if BIASED
@@ -152,15 +154,20 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
         }
     }
 #endif
-    make_logits<WIDE, EC>(es + team * PIECES, os, s);
+    make_logits<KEPT, E>(es + team * TILE, os, s);
     float shift[2] = {0, 0};
 #if BIASED
     if (r < mine) shift[0] = bias[(size_t)user * V + v0 + ROWS * team + r];
     if (r + 8 < mine) shift[1] = bias[(size_t)user * V + v0 + ROWS * team + r + 8];
 #endif
-    subtract_offset(me, s, shift, r, mine, t == 0, offset, rise, highest);
-    add_to_totals(me, s, ps, t == 0, rise, total, mean);
-    add_rows(me, es, t == 0, ps, mean IF_COMPARED(, ps2, other));
+    const bool raised = subtract_offset(me, s, shift, r, mine, t == 0, offset, rise, highest);
+    add_to_totals(me, s, ps, t == 0, raised, rise, total, mean);
+    // The next rows as received come while these are added up; after the last ones, these once more.
+    const int next = (t + 1 < tiles ? v0 + 2 * ROWS : v0) + own;
+    add_rows<KEPT>(me, es, t == 0, ps, mean IF_COMPARED(, ps2, other), [&] {
+      upper.read(received + (size_t)next * E, last - next);
+      lower.read(received + (size_t)(next + 8) * E, last - next - 8);
+    });
     __syncthreads();
   }
   const size_t place = (size_t)user * gridDim.x + blockIdx.x;
@@ -172,135 +179,237 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
 }
 
 // ------------------------------------------------------------------------------------------------- second pass
-// grid (groups, users), 256 threads: two warpgroups, each with every second block of 64 rows. meta: vocabulary, rows of a group.
-// numbers: learning rate, share of the target token.
-extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
+#define TEAMS (COMPARED ? 3 : 4)                   // warpgroups: one waits for memory while others multiply
+#define THIRTIES ((E + 31) / 32)                   // groups of 32 columns
+#define OUT32 (32 * THIRTIES)
+#define CHUNK32 (OUT32 == 96 ? 96 : OUT32 % 64 ? 32 : 64)  // columns of a product with errors
+#define AT_ONCE 2                                  // groups of columns that are read together
+
+// A thread's numbers of 32 columns are 8q..8q+7, so that it reads and writes 16 bytes at once: outputs lie in that order. Beyond E: 0.
+__device__ __forceinline__ void load_outputs_by_eights(unsigned char* to, const bf* from) {
+  for (int i = threadIdx.x; i < T * 4 * THIRTIES; i += 128 * TEAMS) {
+    const int r = i / (4 * THIRTIES), c = i % (4 * THIRTIES);
+    const uint4 x = 8 * c < E ? *(const uint4*)(from + r * E + 8 * c) : make_uint4(0, 0, 0, 0);
+    unsigned char* at_ = to + in_pieces<OUT32>(r, 32 * (c >> 2)) + 4 * (c & 3);
+    *(uint32_t*)at_ = x.x; *(uint32_t*)(at_ + 128) = x.y; *(uint32_t*)(at_ + 256) = x.z; *(uint32_t*)(at_ + 384) = x.w;
+  }
+}
+
+// Eight numbers of a row: received + scale * delta.
+__device__ __forceinline__ void blend8(float (&y)[8], const S* delta, uint4 received, float scale) {
+  const float2 a = unpack(received.x), b = unpack(received.y), c = unpack(received.z), d = unpack(received.w);
+  const float t[8] = {a.x, a.y, b.x, b.y, c.x, c.y, d.x, d.y};
+  wide8(y, delta);
+#pragma unroll
+  for (int w = 0; w < 8; w++) y[w] = fmaf(scale, y[w], t[w]);
+}
+
+// grid (groups, users), TEAMS warpgroups: each takes 64 rows in turn, a warp 16 of them. meta: vocabulary, rows of a group. numbers:
+// learning rate, share of the target token. Rows are multiplied from registers, and UNIT rows divided by their norms afterwards.
+extern "C" __global__ void __launch_bounds__(128 * TEAMS, 1) table_step_(
     const bf* outputs, const bf* received, const S* delta, const float* scale_, const int* meta, const float* unit_,
     const float* level_, const float* share_, const int* targets_, const float* numbers,
     IF_BIASED(const float* bias,) IF_COMPARED(const bf* their_outputs, const float* their_level, IF_BIASED(const float* their_bias,))
     S* fresh, float* square IF_BIASED(, float* of_bias)) {
-  constexpr int PIECES = ROWS * EC * 2, OUTPUTS = T * OUT * 2;
+  constexpr int OUTPUTS = T * OUT32 * 2, BATCHES = (THIRTIES + AT_ONCE - 1) / AT_ONCE, PARTS = OUT32 / CHUNK32;
   const int user = blockIdx.y;
-  const auto [tid, lane, g, q, team, warp] = Thread();
-  unsigned char* os = raw; unsigned char* os2 = os + OUTPUTS; unsigned char* all = os2 + COMPARED * OUTPUTS;
-  unsigned char* es = all + team * (1 + COMPARED) * PIECES; unsigned char* es2 = es + PIECES;
-  S* ds = (S*)(all + 2 * (1 + COMPARED) * PIECES) + team * ROWS * DS;
-  __shared__ float level[T], share[T], level2[T], inverse[2 * ROWS], red[8];
-  __shared__ int targets[T];
-  __shared__ __align__(8) uint64_t bars[2];
-  const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + ROWS - 1) / ROWS;
+  const Thread me;
+  const int tid = me.tid, lane = me.lane, g = me.g, q = me.q, team = me.team, warp = me.warp;
+  unsigned char* os = raw; unsigned char* os2 = os + OUTPUTS;
+  S* ds = (S*)(os2 + COMPARED * OUTPUTS) + (tid >> 5) * 16 * E;  // this warp's 16 rows
+  __shared__ __align__(8) float level[T], of_target[T], level2[T];
+  __shared__ float red[4 * TEAMS];
+  __shared__ __align__(8) int targets[T];
+  __shared__ __align__(8) uint64_t bars[4 * TEAMS];
+  uint64_t* bar = &bars[tid >> 5];
+  const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows);
   const float scale = scale_[user], unit = unit_[user], eta = numbers[0] / unit, keep = scale / unit, user_share = numbers[1];
   if (scale < 0) return;
-  if (tid < 2) { bar_init(&bars[tid]); bar_ready(); }
-  __syncthreads();
-  const S* from = delta + ((size_t)user * V + first) * E;
-  if (warp == 0 && team < tiles) fetch(ds, from + (size_t)team * ROWS * E, min(ROWS, last - first - ROWS * team), &bars[team]);
-  load_outputs<OUT>(os, outputs + (size_t)user * T * E);
-  IF_COMPARED(load_outputs<OUT>(os2, their_outputs + (size_t)user * T * E);)
-  for (int i = tid; i < T; i += 256) {
-    level[i] = level_[user * T + i]; share[i] = share_[user * T + i]; targets[i] = targets_[user * T + i];
-    IF_COMPARED(level2[i] = their_level[user * T + i];)
+  if (lane == 0) { bar_init(bar); bar_ready(); }
+  __syncwarp();
+  const S* mine = delta + (size_t)user * V * E;
+  auto fetch = [&](int v0) {
+    if (lane == 0 && v0 < last) {
+      const int bytes = min(16, last - v0) * E * (int)sizeof(S);
+      bar_expect(bar, bytes);
+      bulk_copy(ds, mine + (size_t)v0 * E, bytes, bar);
+    }
+  };
+  fetch(first + ROWS * team + 16 * warp);
+  load_outputs_by_eights(os, outputs + (size_t)user * T * E);
+  IF_COMPARED(load_outputs_by_eights(os2, their_outputs + (size_t)user * T * E);)
+  for (int i = tid; i < T; i += 128 * TEAMS) {
+    // What errors are multiplied by is added to the exponent: log2 0 is -inf, and 2^-inf is 0.
+    const float share = eta * LN2 * share_[user * T + i];
+    level[i] = log2f(share) - level_[user * T + i]; of_target[i] = user_share * share; targets[i] = targets_[user * T + i];
+    IF_COMPARED(level2[i] = log2f((1 - user_share) * share) - their_level[user * T + i];)
   }
   fence_async();
   __syncthreads();
-  float squares = 0;
-#pragma unroll 1
-  for (int t = team, turn = 0; t < tiles; t += 2, turn ^= 1) {
-    const int v0 = first + ROWS * t, n = min(ROWS, last - v0), r = 16 * warp + g;
-    if (tid % 128 == 0 && t + 2 < tiles) prefetch(from + (size_t)(t + 2) * ROWS * E, min(ROWS, last - v0 - 2 * ROWS) * E * (int)sizeof(S));
-    make_rows<EC>(warp, received + (size_t)v0 * E, ds, scale, n, es, es2, inverse + ROWS * team, &bars[team], turn);
-    fence_async();
-    warpgroup_sync(team);
-    float s[T / 2];
-    uint32_t errors[T / 4];
-#if COMPARED
-    float theirs[T / 2];
-    make_logits<EC, OUT>(es2, os2, theirs);
-#endif
-    make_logits<EC, OUT>(es, os, s);
-    float shift[2] = {0, 0}, along[2] = {0, 0};
-    IF_COMPARED(float shift2[2] = {0, 0};)
-#if BIASED
+  auto column = [&](int group) { return 32 * group + 32 <= E ? 32 * group + 8 * q : min(32 * group + 8 * q, E - 8); };
+  // Rows and columns that do not exist are read where the last one is: the one are not written, of the others outputs are 0.
+  const bf* from[2];
+  uint4 near[2][AT_ONCE][2];
+  auto look = [&](int batch) {
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-      if (r + 8 * h < n) {
-        shift[h] = bias[(size_t)user * V + v0 + r + 8 * h];
-        IF_COMPARED(shift2[h] = their_bias[v0 + r + 8 * h];)
-      }
+    for (int i = 0; i < AT_ONCE; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+        if (AT_ONCE * batch + i < THIRTIES) near[batch & 1][i][h] = *(const uint4*)(from[h] + column(AT_ONCE * batch + i));
+  };
+  auto look_at = [&](int v0) {  // the first columns of a thread's two rows
+#pragma unroll
+    for (int h = 0; h < 2; h++) from[h] = received + (size_t)min(v0 + g + 8 * h, last - 1) * E;
+    look(0);
+    if (BATCHES > 1) look(1);
+  };
+  look_at(first + ROWS * team + 16 * warp);
+  float squares = 0;
+  int turn = 0;
+#pragma unroll 1
+  for (int v = first + ROWS * team; v < last; v += ROWS * TEAMS, turn ^= 1) {
+    const int v0 = v + 16 * warp, next = v0 + ROWS * TEAMS;
+    const int row[2] = {v0 + g, v0 + g + 8};
+    const bool there[2] = {row[0] < last, row[1] < last};
+    const S* at_[2] = {ds + g * E, ds + (g + 8) * E};
+    if (lane == 0 && next < last) prefetch(mine + (size_t)next * E, min(16, last - next) * E * (int)sizeof(S));
+    if (v0 < last) bar_wait(bar, turn);
+    float s[T / 2], sum[2] = {0, 0};
+    IF_COMPARED(float theirs[T / 2]; float sum2[2] = {0, 0};)
+#pragma unroll
+    for (int b = 0; b < BATCHES; b++) {
+      uint4 x[AT_ONCE][2];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int group = AT_ONCE * b + i;
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+          if (group < THIRTIES) {
+            const bool counts = 32 * group + 32 <= E || 32 * group + 8 * q < E;
+            const uint4 t = near[b & 1][i][h];
+            float y[8];
+            blend8(y, at_[h] + column(group), t, scale);
+            if (UNIT && counts)
+#pragma unroll
+              for (int w = 0; w < 8; w++) sum[h] = fmaf(y[w], y[w], sum[h]);
+            x[i][h] = make_uint4(pack(y[0], y[1]), pack(y[2], y[3]), pack(y[4], y[5]), pack(y[6], y[7]));
+#if COMPARED && UNIT
+            const float2 a = unpack(t.x), b_ = unpack(t.y), c_ = unpack(t.z), d = unpack(t.w);
+            if (counts) sum2[h] += (a.x * a.x + a.y * a.y) + (b_.x * b_.x + b_.y * b_.y) + (c_.x * c_.x + c_.y * c_.y) + (d.x * d.x + d.y * d.y);
 #endif
+          }
+      }
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int group = AT_ONCE * b + i;
+        if (group < THIRTIES) {
+          auto multiply = [&](float (&to)[T / 2], const uint4 (&of)[2], const unsigned char* with) {
+            wgmma_regs<T, 0>(to, {of[0].x, of[1].x, of[0].y, of[1].y}, by_rows<OUT32>(with + 512 * group), group > 0);
+            wgmma_regs<T, 0>(to, {of[0].z, of[1].z, of[0].w, of[1].w}, by_rows<OUT32>(with + 512 * group + 256), 1);
+          };
+          multiply(s, x[i], os);
+          IF_COMPARED(multiply(theirs, near[b & 1][i], os2);)
+        }
+      }
+      wgmma_commit();
+      IF_COMPARED(wgmma_wait<0>();)  // it reads what was received
+      if (b + 2 < BATCHES) look(b + 2);
+      if (b > 0 && b + 1 < BATCHES) wgmma_wait<1>();
+    }
+    float shift[2] = {0, 0}, along[2] = {0, 0}, of_biases[2] = {0, 0}, inverse[2] = {1, 1};
+    IF_COMPARED(float shift2[2] = {0, 0}; float inverse2[2] = {1, 1};)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      if (UNIT) inverse[h] = rsqrtf(fmaxf(quad(sum[h]), 1e-24f));
+      IF_COMPARED(if (UNIT) inverse2[h] = rsqrtf(fmaxf(quad(sum2[h]), 1e-24f));)
+      IF_BIASED(if (there[h]) { shift[h] = bias[(size_t)user * V + row[h]]; IF_COMPARED(shift2[h] = their_bias[row[h]];) })
+    }
+    wgmma_wait(s);
+    IF_COMPARED(pin(theirs);)
+    uint32_t errors[T / 4];
 #pragma unroll
     for (int j = 0; j < T / 8; j++) {
-      const int token = 8 * j + 2 * q;
+      const float2 lv = *(const float2*)(level + 8 * j + 2 * q), sh = *(const float2*)(of_target + 8 * j + 2 * q);
+      const int2 wanted = *(const int2*)(targets + 8 * j + 2 * q);
+      IF_COMPARED(const float2 lv2 = *(const float2*)(level2 + 8 * j + 2 * q);)
       float e[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const int h = i >> 1, k = token + (i & 1);
-        float x = ex2(s[4 * j + i] + shift[h] - level[k]);
-        if (targets[k] == v0 + r + 8 * h) x -= user_share;
-        IF_COMPARED(x -= (1 - user_share) * ex2(theirs[4 * j + i] + shift2[h] - level2[k]);)
-        e[i] = r + 8 * h < n ? x * share[k] : 0;
-        along[h] += e[i];
+        const int h = i >> 1;
+        const float logit = UNIT ? s[4 * j + i] * inverse[h] : s[4 * j + i];
+        e[i] = ex2(logit + shift[h] + (i & 1 ? lv.y : lv.x));
+        if ((i & 1 ? wanted.y : wanted.x) == row[h]) e[i] -= i & 1 ? sh.y : sh.x;
+        IF_COMPARED(e[i] -= ex2(theirs[4 * j + i] * inverse2[h] + shift2[h] + (i & 1 ? lv2.y : lv2.x));)
+        IF_BIASED(of_biases[h] += e[i];)
+        if (UNIT) along[h] = fmaf(e[i], logit, along[h]);  // a row's product with its gradient
       }
-      errors[2 * j] = pack(LN2 * e[0], LN2 * e[1]); errors[2 * j + 1] = pack(LN2 * e[2], LN2 * e[3]);
+      errors[2 * j] = pack(e[0], e[1]); errors[2 * j + 1] = pack(e[2], e[3]);
     }
-#if BIASED
+    float c[CHUNK32 / 2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const float x = quad(along[h]);
-      if (q == 0 && r + 8 * h < n) of_bias[(size_t)user * V + v0 + r + 8 * h] = x;
-    }
-#endif
-    float c[CHUNKS][CHUNK / 2];
-    multiply_errors<OUT>(errors, os, false, c);
-    along[0] = along[1] = 0;
-    float rate[2] = {eta, eta};
+    for (int m = 0; m < PARTS; m++) {
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < T / 16; k++)
+        wgmma_regs<CHUNK32, 1>(c, {errors[4 * k], errors[4 * k + 1], errors[4 * k + 2], errors[4 * k + 3]}, by_columns<OUT32>(os + 2 * k * OUT32 * 16 + m * CHUNK32 * 16), k > 0);
+      wgmma_commit();
+      Eight<S> old[CHUNK32 / 32][2];
+#pragma unroll
+      for (int i = 0; i < CHUNK32 / 32; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) take8(old[i][h], at_[h] + column(m * (CHUNK32 / 32) + i));
 #if UNIT
+      uint4 as_received[CHUNK32 / 32][2];
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
+      for (int i = 0; i < CHUNK32 / 32; i++)
 #pragma unroll
-      for (int m = 0; m < CHUNKS; m++)
-#pragma unroll
-        for (int j = 0; j < CHUNK / 8; j++) {
-          const int column = CHUNK * m + 8 * j + 2 * q;
-          if (column < E) {
-            const float2 e = unpack(*(const uint32_t*)(es + in_pieces<EC>(r + 8 * h, column)));
-            along[h] += e.x * c[m][4 * j + 2 * h] + e.y * c[m][4 * j + 2 * h + 1];
-          }
-        }
-      along[h] = quad(along[h]);
-      rate[h] = eta * inverse[ROWS * team + r + 8 * h];
-    }
+        for (int h = 0; h < 2; h++) as_received[i][h] = *(const uint4*)(from[h] + column(m * (CHUNK32 / 32) + i));
 #endif
-#pragma unroll
-    for (int m = 0; m < CHUNKS; m++)
-#pragma unroll
-      for (int j = 0; j < CHUNK / 8; j++)
+      if (m == 0) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-          const int column = CHUNK * m + 8 * j + 2 * q;
-          if (r + 8 * h < n && column < E) {
-            float2 d = make_float2(c[m][4 * j + 2 * h], c[m][4 * j + 2 * h + 1]);
+          IF_BIASED(const float x = quad(of_biases[h]) / (eta * LN2); if (q == 0 && there[h]) of_bias[(size_t)user * V + row[h]] = x;)
+          if (UNIT) along[h] = inverse[h] * inverse[h] * quad(along[h]);
+        }
+      }
+      wgmma_wait<0>();
+      pin(c);
+      if (m == PARTS - 1 && !UNIT) look_at(next);
+#pragma unroll
+      for (int i = 0; i < CHUNK32 / 32; i++) {
+        const int group = m * (CHUNK32 / 32) + i;
+        const bool inside = 32 * group + 32 <= E || 32 * group + 8 * q < E;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          float x[8];
+          wide8(x, old[i][h]);
 #if UNIT
-            const float2 e = unpack(*(const uint32_t*)(es + in_pieces<EC>(r + 8 * h, column)));
-            d.x -= e.x * along[h]; d.y -= e.y * along[h];
+          const uint4 t = as_received[i][h];
+          const float2 a = unpack(t.x), b = unpack(t.y), d = unpack(t.z), f = unpack(t.w);
+          const float ts[8] = {a.x, a.y, b.x, b.y, d.x, d.y, f.x, f.y};
 #endif
-            S* at_ = ds + (r + 8 * h) * DS + column;
-            const float2 old = pair(at_), now = make_float2(keep * old.x - rate[h] * d.x, keep * old.y - rate[h] * d.y);
-            squares += now.x * now.x + now.y * now.y;
-            put(at_, now);
+#pragma unroll
+          for (int w = 0; w < 8; w++) {
+            const float gradient = c[4 * (4 * i + (w >> 1)) + 2 * h + (w & 1)];
+#if UNIT
+            const float y = fmaf(scale, x[w], ts[w]);
+            x[w] = fmaf(along[h], y, fmaf(keep, x[w], -inverse[h] * gradient));
+#else
+            x[w] = fmaf(keep, x[w], -gradient);
+#endif
+          }
+          if (there[h] && inside) {
+#pragma unroll
+            for (int w = 0; w < 8; w++) squares = fmaf(x[w], x[w], squares);
+            put8(fresh + ((size_t)user * V + row[h]) * E + 32 * group + 8 * q, x);
           }
         }
-    warpgroup_sync(team);
-    unsigned char* to = (unsigned char*)(fresh + ((size_t)user * V + v0) * E);
-    if (PAD) {
-      constexpr int EACH = E * (int)sizeof(S) / 16;
-      for (int i = tid % 128; i < n * EACH; i += 128) *(uint4*)(to + 16 * i) = *(const uint4*)((const unsigned char*)(ds + i / EACH * DS) + 16 * (i % EACH));
-    } else {
-      for (int i = tid % 128; i < n * E * (int)sizeof(S) / 16; i += 128) *(uint4*)(to + 16 * i) = *(const uint4*)((const unsigned char*)ds + 16 * i);
+      }
     }
-    fence_async();
-    warpgroup_sync(team);
-    if (warp == 0 && t + 2 < tiles) fetch(ds, from + (size_t)(t + 2) * ROWS * E, min(ROWS, last - v0 - 2 * ROWS), &bars[team]);
+    __syncwarp();
+    fetch(next);
+    if (UNIT) look_at(next);
   }
 #pragma unroll
   for (int x = 16; x; x >>= 1) squares += __shfl_xor_sync(~0u, squares, x);
@@ -308,7 +417,7 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_step_(
   __syncthreads();
   if (tid == 0) {
     float x = 0;
-    for (int i = 0; i < 8; i++) x += red[i];
+    for (int i = 0; i < 4 * TEAMS; i++) x += red[i];
     square[(size_t)user * gridDim.x + blockIdx.x] = x * (unit * unit);
   }
 }

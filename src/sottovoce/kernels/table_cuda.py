@@ -1,7 +1,7 @@
 """The products of `any_users` with the table of logits as CUDA kernels for Hopper GPUs: logits never reach memory.
 
-The source is `table.cu`, compiled for the sizes at hand. A row must have a multiple of 4 numbers
-and fit the shared memory of a multiprocessor.
+The source is `table.cu`, compiled for the sizes at hand. Rows are padded to a multiple of 16 numbers, and two times 128
+of them must fit the shared memory of a multiprocessor.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from sottovoce.kernels.hopper import KINDS, Product, float32
 from sottovoce.kernels.lstm_users import Step
 
 ROWS = 64  # of the table for a warpgroup at a time; a block has two warpgroups
-PART, GROUP = 27 * 2 * ROWS, 20 * ROWS  # rows of a block of the first and of the second pass: from the vocabulary alone
+PART, GROUP = 27 * 2 * ROWS, 40 * ROWS  # rows of a block of the first and of the second pass: from the vocabulary alone
+ALIGNED = 16  # a row has a multiple of so many numbers
 MEMORY = 232_448  # the most bytes of shared memory that a block can have
 WIDEST = 320  # of a row: the mean rows of a step's tokens must fit the registers
 
@@ -39,40 +40,44 @@ class Shape(NamedTuple):
         groups, chunks = -(-self.size // 8), -(-self.size // 256)
         return 8 * -(-groups // chunks), chunks
 
+    def by_thirties(self) -> tuple[int, int]:
+        """The columns of a row in groups of 32, and those of one product with the errors of the second pass."""
+        columns = 32 * -(-self.size // 32)
+        return columns, 96 if columns == 96 else 32 if columns % 64 else 64
+
+    def teams(self) -> int:
+        """The warpgroups of the second pass: a thread that compares needs more registers."""
+        return 3 if self.compared else 4
+
     def memory(self, passes: int) -> int:
         """The bytes of shared memory that the first or the second pass asks for."""
-        width, chunks = self.columns()
-        padded, wide = 16 * -(-self.size // 16), 64 * -(-self.size // 64)
-        kind = jnp.dtype(self.stored).itemsize
-        kept = 2 * ROWS * (self.size * kind + (0 if self.size % 8 else 16))
+        row, others = self.size * jnp.dtype(self.stored).itemsize, 1 + self.compared
         if passes == 1:
-            read = 2 * self.tokens * padded + 4 * ROWS * wide + 4 * ROWS * self.tokens
-        else:
-            read = 2 * self.tokens * max(padded, width * chunks) + 4 * ROWS * padded
-        return (1 + self.compared) * read + kept
+            compared = 4 * ROWS * self.size if self.compared else 0
+            return others * (2 * self.tokens * self.size + 4 * ROWS * self.tokens) + 4 * ROWS * row + compared
+        return others * 2 * self.tokens * self.by_thirties()[0] + self.teams() * ROWS * row
 
     def declared(self) -> int:
         """The most bytes that a pass has beside these."""
-        return 4 * (4 * self.tokens + 2 * ROWS + 8) + 16
+        return 4 * (4 * self.tokens + 16) + 8 * 16
 
 
-def fits(shape: Shape, vocabulary: int) -> bool:
+def fits(shape: Shape) -> bool:
     """Are there kernels for these sizes? Copies into shared memory are of 16 bytes."""
     return (
         shape.tokens % 16 == 0
         and shape.tokens <= 80
-        and shape.size % 4 == 0
+        and shape.size % ALIGNED == 0
         and shape.size <= WIDEST
-        and (vocabulary * shape.size * 2) % 16 == 0
         and max(shape.memory(1), shape.memory(2)) + shape.declared() <= MEMORY
     )
 
 
-def softmax(shape: Shape, vocabulary: int) -> Softmax | None:
+def softmax(shape: Shape) -> Softmax | None:
     """The kernels, if they run here: products of bfloat16 numbers with float32 sums."""
-    if not fits(shape, vocabulary) or not hopper.can_run(source(shape)):
+    if not fits(shape) or not hopper.can_run(source(shape)):
         return None
-    return Softmax(jnp.bfloat16, jnp.dtype(shape.stored), _scores, _step_table, "CUDA")
+    return Softmax(jnp.bfloat16, jnp.dtype(shape.stored), _scores, _step_table, "CUDA", aligned=ALIGNED)
 
 
 @cache
@@ -80,18 +85,20 @@ def source(shape: Shape, file: str = "table.cu") -> str:
     """A file of kernels for one shape."""
     defined = {"T": shape.tokens, "E": shape.size, "STORED": KINDS[shape.stored]}
     defined |= {"UNIT": int(shape.unit), "BIASED": int(shape.biased), "COMPARED": int(shape.compared)}
-    products = [Product(shape.tokens, 0, 0), Product(shape.tokens, 1, 1), Product(shape.columns()[0], None, 1)]
+    products = [Product(shape.tokens, *each) for each in ((0, 0), (1, 1), (None, 0))]
+    products += [Product(width, None, 1) for width in (shape.columns()[0], shape.by_thirties()[1])]
     return hopper.source(defined, products, "logits.cu", file)
 
 
 def launch(
-    name: str, text: str, memory: int, grid: tuple[int, int], inputs: list, outputs: list, in_place: dict | None = None
-) -> Any:
-    """A kernel with blocks of 256 threads."""
+    name: str, text: str, memory: int, grid: tuple[int, int], inputs: list, outputs: list,
+    in_place: dict | None = None, teams: int = 2,
+) -> Any:  # fmt: skip
+    """A kernel with blocks of so many warpgroups."""
     if memory > 40_000:
         # Kernels have a few kB more of their own; the launcher raises the limit only for more than 48 kB asked here.
         memory = max(memory, 49_408)
-    return hopper.launch(f"{name}_", text, 8, memory, grid, inputs, outputs, in_place)
+    return hopper.launch(f"{name}_", text, 4 * teams, memory, grid, inputs, outputs, in_place)
 
 
 def _shape(outputs: Array, table: Table, target: Target) -> Shape:
@@ -142,6 +149,6 @@ def _step_table(
     if shape.biased:
         results.append(float32(users, vocabulary))
     new, squares, *of_bias = launch(
-        "table_step", source(shape), shape.memory(2), (groups, users), inputs, results, {2: 0}
+        "table_step", source(shape), shape.memory(2), (groups, users), inputs, results, {2: 0}, shape.teams()
     )
     return new, jnp.sum(squares, axis=1), of_bias[0] if of_bias else None

@@ -42,6 +42,7 @@ class Sampler(Block, ABC):
     independent: ClassVar[bool] = False
     amplifies: ClassVar[bool] = True  # is it secret who joins? Then a user pays less than for a round they surely join
     noise_may_change: ClassVar[bool] = True  # is there an accounting of rounds with different noise?
+    varies: ClassVar[bool] = True  # does the size of a cohort vary by chance?
     uses_names: ClassVar[bool] = False  # does it ask the store for the names of its users?
     not_covered: ClassVar[tuple[str, ...]] = ()  # what a statement lists as not covered because of this sampler
     if TYPE_CHECKING:  # a field or a property of each subclass
@@ -231,6 +232,7 @@ class FixedSize(Sampler):
     """
 
     summary = "fixed size: every round draws the same number of users"
+    varies = False
 
     cohort: int
     users: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any, NamedTuple
 
 import jax
@@ -72,8 +73,12 @@ def share_out(blocks: list[Block], processes: int) -> list[list[Block]]:
     return shares
 
 
-def block_size(model: Any, cohort: float, chosen: int = 0, update: UserUpdate | None = None) -> int:
+def block_size(
+    model: Any, cohort: float, chosen: int = 0, update: UserUpdate | None = None, varies: bool = True
+) -> int:
     """Users at once: as chosen, or what suits the model and the device.
+
+    A cohort that varies by chance is seldom larger than by two and a half standard deviations of a Poisson cohort.
 
     Each user in a block has an update of their own in memory. On a CPU a block larger than the cache is slower; what is
     frozen counts there too: adapters are small, and what a step computes for a user is not. On a GPU what a step of
@@ -83,22 +88,23 @@ def block_size(model: Any, cohort: float, chosen: int = 0, update: UserUpdate | 
         return chosen
     on_cpu = jax.default_backend() == "cpu"
     counted = parameter_count(model if on_cpu else split(model)[0])
-    most = max(1, min(512, (6 * 2**20 if on_cpu else _room()) // (8 * counted)))
+    most = max(1, min(512 if on_cpu else 1024, (6 * 2**20 if on_cpu else _room()) // (8 * counted)))
     if not on_cpu and update is not None and (memory := _memory()):
         # A third: the next block begins before the memory of this one is free.
         most = max(1, min(most, memory // 3 // max(bytes_of_a_step(update, model), 1)))
-    size = min(most, int(cohort * 1.2) + 1)
+    size = min(most, int(cohort * 1.2) + 1 if on_cpu or cohort < 32 else ceil(cohort + varies * 2.5 * cohort**0.5))
     if on_cpu or size < 32:
         return size
-    if size == most:  # blocks of one size
-        size = -int(-cohort // -(-cohort // most))
+    if size == most:  # several blocks of one size, the last one as full as the others
+        size = ceil(cohort / ceil(cohort / most))
+        return min(most, -(-size // 8) * 8)
     # In multiples of 32: the recurrence runs that many users at a time on an H200.
     return -(-size // 32) * 32
 
 
 def _room() -> int:
-    """Bytes for the updates of a block on a GPU. A program holds some six arrays of their size at once."""
-    return max(8 * 2**30, _memory() // 8)
+    """Bytes for the updates of a block on a GPU: the general program holds some six arrays of float32, of 8 here."""
+    return _memory() // 4 or 8 * 2**30
 
 
 def _memory() -> int:

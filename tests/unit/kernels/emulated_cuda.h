@@ -31,6 +31,7 @@ using std::min;
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct uint2 { uint32_t x, y; };
+struct int2 { int x, y; };
 struct uint4 { uint32_t x, y, z, w; };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
@@ -242,6 +243,7 @@ inline void bar_init(uint64_t* b) { *(Barrier*)b = {0, 1, 0}; }
 inline void bar_ready() {}
 inline void bar_expect(uint64_t* b, int bytes) { count(b, bytes, 1); }
 inline void bar_wait(uint64_t* b, int parity) { wait_for([&] { return __atomic_load_n(&((Barrier*)b)->phase, __ATOMIC_SEQ_CST) != parity; }); }
+inline void bar_wait_for_cluster(uint64_t* b, int parity) { bar_wait(b, parity); }
 inline void check_copy(uintptr_t to, const void* from, int bytes) {
   if (bytes <= 0 || (to | (uintptr_t)from | bytes) % 16) { fprintf(stderr, "a copy is not in steps of 16 bytes\n"); _exit(4); }
 }

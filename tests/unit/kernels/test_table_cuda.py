@@ -19,11 +19,12 @@ USERS, UNIT, RATE = 2, 2.0**-9, 0.5
 @pytest.mark.parametrize(
     ("size", "unit", "biased", "compared", "stored", "spread"),
     [
-        (44, False, False, False, "float16", 1.0),
-        (300, False, False, False, "float16", 8.0),  # logits of hundreds: the offset moves
-        (72, False, True, False, "float16", 1.0),
+        (48, False, False, False, "float16", 1.0),
+        (304, False, True, False, "float16", 8.0),  # logits of hundreds: the offset moves
+        (80, True, True, False, "float16", 1.0),
         (96, True, False, True, "float16", 1.0),
-        (28, True, True, True, "float32", 1.0),
+        (32, True, True, True, "float32", 1.0),
+        (128, False, True, False, "float32", 1.0),
     ],
 )
 def test_the_kernels_compute_what_their_plain_twins_compute(
@@ -42,7 +43,8 @@ def test_the_kernels_compute_what_their_plain_twins_compute(
     scale = jnp.asarray([1e-3, -1.0])
     delta = (30 * normal(USERS, words, size)).astype(stored)
     table = Table(narrow(0.3 * spread * normal(words, size)), delta, scale, None, unit)
-    target = Target(jnp.asarray(rng.integers(0, words, (USERS, tokens)), jnp.int32), jnp.full((USERS, tokens), 1 / 48))
+    share = jnp.where(jnp.arange(tokens) < 40, 1 / 40, 0.0) * jnp.ones((USERS, 1))  # the last ones count for nothing
+    target = Target(jnp.asarray(rng.integers(0, words, (USERS, tokens)), jnp.int32), share)
     if biased:
         table = table._replace(bias=normal(USERS, words))
     if compared:
@@ -54,10 +56,11 @@ def test_the_kernels_compute_what_their_plain_twins_compute(
     scores = plain.scores(outputs, table, target)
     new, squares, of_bias = plain.step_table(outputs, table, target, scores.level, step)
 
-    assert table_cuda.fits(Shape(tokens, size, unit, biased, compared, stored), words)
+    assert table_cuda.fits(Shape(tokens, size, unit, biased, compared, stored))
     fast = table_cuda._scores(outputs, table, target)
     kept, fast_squares, fast_of_bias = table_cuda._step_table(outputs, table, target, scores.level, step)
-    np.testing.assert_allclose(fast.level[0], scores.level[0], rtol=1e-6, atol=1e-4)
+    # The norm of a row may differ in its last bit, and turn a number of the row to the next in bfloat16.
+    np.testing.assert_allclose(fast.level[0], scores.level[0], rtol=1e-6, atol=5e-4 if unit else 1e-4)
     assert distance(fast.mean[0], scores.mean[0]) < 0.005
     if compared:
         assert distance(fast.other[0], scores.other[0]) < 0.005
@@ -65,7 +68,8 @@ def test_the_kernels_compute_what_their_plain_twins_compute(
     assert distance(np.float64(kept[0]) - before, np.float64(new[0]) - before) < 0.01
     np.testing.assert_allclose(fast_squares[0], squares[0], rtol=1e-3)
     if biased:
-        assert distance(fast_of_bias[0], of_bias[0]) < 1e-3
+        # The second pass rounds the rows, and divides by their norms afterwards.
+        assert distance(fast_of_bias[0], of_bias[0]) < (0.005 if unit else 1e-3)
     # The second user has finished: nothing of theirs changes.
     np.testing.assert_array_equal(kept[1], delta[1])
 
@@ -76,17 +80,16 @@ def distance(found, wanted) -> float:
 
 
 def test_rows_that_are_too_long_or_odd_have_no_kernels():
-    def fits(tokens, size, vocabulary=10_000, stored="float16"):
-        return table_cuda.fits(Shape(tokens, size, False, False, False, stored), vocabulary)
+    def fits(tokens, size, stored="float16"):
+        return table_cuda.fits(Shape(tokens, size, False, False, False, stored))
 
-    assert fits(80, 300)
-    assert not fits(80, 650)  # its mean rows do not fit the registers
-    assert not fits(80, 300, stored="float32")  # nor two blocks of rows the shared memory
-    assert not fits(80, 97)
+    assert fits(80, 304)
+    assert not fits(80, 656)  # its mean rows do not fit the registers
+    assert not fits(80, 304, stored="float32")  # nor two blocks of rows the shared memory
+    assert not fits(80, 104)
     assert not fits(77, 96)
-    assert not fits(80, 300, vocabulary=10_001)
 
 
 def test_a_machine_without_a_gpu_has_no_kernels():
     assert jax.default_backend() == "cpu"
-    assert table_cuda.softmax(Shape(80, 96, True, False, False, "float16"), 10_000) is None
+    assert table_cuda.softmax(Shape(80, 96, True, False, False, "float16")) is None

@@ -91,7 +91,7 @@ def test_every_user_is_in_one_share_and_shares_are_alike():
     assert share_out(blocks[:1], 2) == [blocks[:1], []]
 
 
-def test_a_block_fits_the_cache_of_a_cpu_and_is_in_lots_of_32_on_a_gpu(monkeypatch):
+def test_a_block_fits_the_cache_of_a_cpu_and_is_full_on_a_gpu(monkeypatch):
     params = {"weight": np.zeros(3 * 2**14)}
     assert block_size(params, cohort=1000, chosen=7) == 7
     assert block_size(params, cohort=1000) == 16  # 6 MiB for 8 bytes a parameter
@@ -99,11 +99,13 @@ def test_a_block_fits_the_cache_of_a_cpu_and_is_in_lots_of_32_on_a_gpu(monkeypat
     half = {"weight": np.zeros(3 * 2**12), "frozen": np.zeros(9 * 2**12, np.int32)}
     assert block_size(half, cohort=1000) == 16  # a step computes with what is frozen too
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert block_size(half, cohort=1000) == 512
-    assert block_size(params, cohort=1000) == 512
+    assert block_size(half, cohort=5000) == 1000  # five blocks of one size, of at most 1,024
+    assert block_size(params, cohort=2048) == 1024
+    assert block_size(params, cohort=500) == 576  # one block, with room for a cohort that is drawn larger
+    assert block_size(params, cohort=500, varies=False) == 512
     assert block_size(params, cohort=100) == 128
     large = {"weight": np.zeros(4_000_000, np.float32)}
-    assert block_size(large, cohort=500) == 256  # two blocks of one size, not 288 and 212
+    assert block_size(large, cohort=500) == 256  # two blocks of one size, not 268 and 232
     assert block_size(params, cohort=5) == 7
 
 
@@ -119,10 +121,10 @@ def test_what_a_step_keeps_for_its_gradient_fits_a_gpu_too(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(module, "_memory", lambda: 3 * 64 * kept)
     assert block_size(model, 1000, update=update) == 64
-    assert block_size(model, 1000) == 512
+    assert block_size(model, 1000) == 1000
     assert block_size(model, 1000, chosen=7, update=update) == 7
     monkeypatch.setattr(module, "_memory", lambda: 0)  # a device that does not say
-    assert block_size(model, 1000, update=update) == 512
+    assert block_size(model, 1000, update=update) == 1000
 
 
 def test_a_step_has_a_latency_on_a_gpu_alone(monkeypatch):
