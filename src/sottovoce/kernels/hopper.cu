@@ -25,6 +25,7 @@ __device__ __forceinline__ void no_more_loads() { asm volatile("" ::: "memory");
 // Bulk copies, and the barriers that count their bytes.
 __device__ __forceinline__ void bar_init(uint64_t* b) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(b)) : "memory"); }
 __device__ __forceinline__ void bar_ready() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void bar_arrive(uint64_t* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(b)) : "memory"); }
 __device__ __forceinline__ void bar_expect(uint64_t* b, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at(b)), "r"(bytes) : "memory");
 }
@@ -89,7 +90,17 @@ template <int N> __device__ __forceinline__ void pin(float (&d)[N]) {  // what f
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 template <int N> __device__ __forceinline__ void wgmma_wait(float (&d)[N]) { wgmma_wait<0>(); pin(d); }
-__device__ __forceinline__ void warpgroup_sync(int which) { asm volatile("bar.sync %0, 128;" ::"r"(1 + which) : "memory"); }
+
+// Parts of a block: a warpgroup, or the first two of them. A warpgroup may take more registers when another one takes fewer.
+__device__ __forceinline__ void warpgroup_sync(int which) { asm volatile("bar.sync %0, 128;" ::"r"(2 + which) : "memory"); }
+__device__ __forceinline__ void pair_sync() { asm volatile("bar.sync 1, 256;" ::: "memory"); }
+__device__ __forceinline__ bool pair_or(bool x) {
+  int y;
+  asm volatile("{\n.reg .pred p, q;\nsetp.ne.b32 p, %1, 0;\nbar.red.or.pred q, 1, 256, p;\nselp.b32 %0, 1, 0, q;\n}" : "=r"(y) : "r"((int)x) : "memory");
+  return y;
+}
+template <int N> __device__ __forceinline__ void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ __forceinline__ void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 // HERE: wgmma
 #endif
 typedef __nv_bfloat16 bf;

@@ -6,13 +6,14 @@
 #define KS ((E + 15) / 16)                     // steps of a sum over columns
 #define WIDE (64 * ((E + 63) / 64))            // columns where they are the 64 rows of a product
 #define BLOCKS (WIDE / 64)
-#define MINE ((BLOCKS + 1) / 2)                // of these, for the first warpgroup; the second has the others
+#define WHOLE (BLOCKS / 2)                     // of these for each of two warpgroups; where one is left, each has half of the tokens of it
+#define HALF (BLOCKS % 2)
 #define CHUNKS ((E + 255) / 256)
 #define CHUNK (8 * ((GROUPS + CHUNKS - 1) / CHUNKS))  // columns of one product
 #define EC (16 * KS)                           // columns of these steps: those beyond E are 0
 #define OUT (CHUNKS * CHUNK > EC ? CHUNKS * CHUNK : EC)  // columns of outputs that are also multiplied by errors
 
-// A thread of a block of two warpgroups (teams). Which numbers of a product it has follows from its warp, g and q.
+// A thread of a block: two warpgroups (teams) multiply, and others may help them. Which numbers of a product it has follows from its warp, g and q.
 struct Thread {
   int tid = threadIdx.x, lane = tid & 31, g = lane >> 2, q = lane & 3, team = tid >> 7, warp = (tid >> 5) & 3;
 };
@@ -78,7 +79,7 @@ __device__ __forceinline__ bool subtract_offset(
         beyond |= x > 32;
       }
     }
-  if (!__syncthreads_or(beyond)) return false;
+  if (!pair_or(beyond)) return false;
 #pragma unroll
   for (int j = 0; j < T / 8; j++)
 #pragma unroll
@@ -87,19 +88,25 @@ __device__ __forceinline__ bool subtract_offset(
       x = fmaxf(x, __shfl_xor_sync(~0u, x, 4)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 8)); x = fmaxf(x, __shfl_xor_sync(~0u, x, 16));
       if (me.g == 0) atomicMax(&highest[8 * j + 2 * me.q + i], ordered(x));
     }
-  __syncthreads();
+  pair_sync();
   for (int i = me.tid; i < T; i += 256) {
     const float high = unordered(highest[i]);
     rise[i] = first ? high : fmaxf(high, 0.f);
     offset[i] += rise[i]; highest[i] = ordered(LOWEST);
   }
-  __syncthreads();
+  pair_sync();
   return true;
 }
 
+// What a warpgroup adds up: rows weighted by 2^logit, [64 columns of the table, T] for each block of columns. A thread has columns
+// 16 * warp + g and 8 more, and tokens 8 j + 2 q and 1 more: [4 j + 2 * (which column) + (which token)].
+struct Sums {
+  float whole[WHOLE ? WHOLE : 1][T / 2], half[HALF ? T / 4 : 1];
+};
+
 // Adds 2^logit to the totals, and writes it to `ps`. Where an offset was raised, the sums so far are scaled down first.
 __device__ __forceinline__ void add_to_totals(
-    const Thread& me, float (&s)[T / 2], unsigned char* ps, bool first, bool raised, const float (&rise)[T], float (&total)[T / 4], float (&mean)[MINE][T / 2]) {
+    const Thread& me, float (&s)[T / 2], unsigned char* ps, bool first, bool raised, const float (&rise)[T], float (&total)[T / 4], Sums& sums) {
   if (raised) {
 #pragma unroll
     for (int j = 0; j < T / 8; j++)
@@ -109,7 +116,14 @@ __device__ __forceinline__ void add_to_totals(
         s[4 * j + i] -= up; s[4 * j + 2 + i] -= up;
         total[2 * j + i] *= shrink;
 #pragma unroll
-        for (int m = 0; m < MINE; m++) { mean[m][4 * j + i] *= shrink; mean[m][4 * j + 2 + i] *= shrink; }
+        for (int m = 0; m < WHOLE; m++) { sums.whole[m][4 * j + i] *= shrink; sums.whole[m][4 * j + 2 + i] *= shrink; }
+      }
+#pragma unroll
+    for (int j = 0; j < HALF * T / 16; j++)
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const float shrink = first ? 0 : ex2(-rise[T / 2 * me.team + 8 * j + 2 * me.q + i]);
+        sums.half[4 * j + i] *= shrink; sums.half[4 * j + 2 + i] *= shrink;
       }
   }
 #pragma unroll
@@ -121,28 +135,36 @@ __device__ __forceinline__ void add_to_totals(
     *(uint32_t*)(ps + in_pieces<T>(row + 8, 8 * j + 2 * me.q)) = pack(c, d);
   }
   fence_async();
-  __syncthreads();
+  pair_sync();
 }
 
-// Adds 128 rows in pieces, weighted by `ps`, to `mean`: [64 columns of the table, T] for each block of columns. Where the second warpgroup has fewer
-// blocks, it computes its last one twice: products must not depend on a branch. `ps2` and `other` are those of the other model.
-// `meanwhile` is called while the products are made.
-template <int COLUMNS, typename Meanwhile> __device__ __forceinline__ void add_rows(
-    const Thread& me, const unsigned char* es, bool first, const unsigned char* ps, float (&mean)[MINE][T / 2]
-    IF_COMPARED(, const unsigned char* ps2, float (&other)[MINE][T / 2]), Meanwhile meanwhile) {
-  wgmma_fence();
-#pragma unroll
-  for (int m = 0; m < MINE; m++)
+// Adds 128 rows in pieces, weighted by `ps`, and to `other` weighted by `ps2`, those of the other model.
+template <int COLUMNS> __device__ __forceinline__ void add_rows(
+    const Thread& me, const unsigned char* es, bool first, const unsigned char* ps, Sums& sums IF_COMPARED(, const unsigned char* ps2, Sums& other)) {
+  auto add = [&](const unsigned char* chances, Sums& to) {
 #pragma unroll
     for (int k = 0; k < 2 * ROWS / 16; k++) {
-      const unsigned char* columns = es + 2 * k * COLUMNS * 16 + min(m + MINE * me.team, BLOCKS - 1) * 8 * 128;
-      wgmma<T, 1, 1>(mean[m], by_columns<COLUMNS>(columns), by_columns<T>(ps + 2 * k * T * 16), !first || k > 0);
-      IF_COMPARED(wgmma<T, 1, 1>(other[m], by_columns<COLUMNS>(columns), by_columns<T>(ps2 + 2 * k * T * 16), !first || k > 0);)
-    }
-  wgmma_commit();
-  meanwhile();
+      const unsigned char *rows = es + 2 * k * COLUMNS * 16, *weights = chances + 2 * k * T * 16;
 #pragma unroll
-  for (int m = 0; m < MINE; m++) { wgmma_wait(mean[m]); IF_COMPARED(wgmma_wait(other[m]);) }
+      for (int m = 0; m < WHOLE; m++)
+        wgmma<T, 1, 1>(to.whole[m], by_columns<COLUMNS>(rows + (m + WHOLE * me.team) * 8 * 128), by_columns<T>(weights), !first || k > 0);
+#if HALF
+      wgmma<T / 2, 1, 1>(to.half, by_columns<COLUMNS>(rows + 2 * WHOLE * 8 * 128), by_columns<T>(weights + T / 16 * 128 * me.team), !first || k > 0);
+#endif
+    }
+  };
+  wgmma_fence();
+  add(ps, sums);
+  IF_COMPARED(add(ps2, other);)
+  wgmma_commit();
+  wgmma_wait<0>();
+  auto done = [&](Sums& of) {
+#pragma unroll
+    for (int m = 0; m < WHOLE; m++) pin(of.whole[m]);
+    if (HALF) pin(of.half);
+  };
+  done(sums);
+  IF_COMPARED(done(other);)
 }
 
 // Writes the offsets and the totals of a part of the table. `sums` is shared memory that is free: [8 warps][T].
@@ -154,7 +176,7 @@ __device__ __forceinline__ void put_totals(
     x += __shfl_xor_sync(~0u, x, 4); x += __shfl_xor_sync(~0u, x, 8); x += __shfl_xor_sync(~0u, x, 16);
     if (me.g == 0) sums[(me.tid >> 5) * T + 8 * (i >> 1) + 2 * me.q + (i & 1)] = x;
   }
-  __syncthreads();
+  pair_sync();
   for (int i = me.tid; i < T; i += 256) {
     float x = 0;
     for (int w = 0; w < 8; w++) x += sums[w * T + i];
@@ -162,15 +184,18 @@ __device__ __forceinline__ void put_totals(
   }
 }
 
-// Calls `put` for each sum of rows that a thread has: with its place in `mean` (two numbers), its column and its token.
-template <typename Put> __device__ __forceinline__ void each_sum(const Thread& me, Put put) {
+// Calls `put` for each sum of rows that a thread has, with its column and its token.
+template <typename Put> __device__ __forceinline__ void each_sum(const Thread& me, const Sums& sums, Put put) {
+  const int column = 16 * me.warp + me.g;
 #pragma unroll
-  for (int m = 0; m < MINE; m++)
-    if (m + MINE * me.team < BLOCKS)
+  for (int j = 0; j < T / 8; j++)
 #pragma unroll
-      for (int j = 0; j < T / 8; j++)
+    for (int i = 0; i < 4; i++) {
+      const int token = 8 * j + 2 * me.q + (i & 1);
 #pragma unroll
-        for (int i = 0; i < 4; i++) put(m, 4 * j + i, 64 * (m + MINE * me.team) + 16 * me.warp + me.g + 8 * (i >> 1), 8 * j + 2 * me.q + (i & 1));
+      for (int m = 0; m < WHOLE; m++) put(sums.whole[m][4 * j + i], 64 * (m + WHOLE * me.team) + column + 8 * (i >> 1), token);
+      if (HALF && j < T / 16) put(sums.half[HALF && j < T / 16 ? 4 * j + i : 0], 128 * WHOLE + column + 8 * (i >> 1), T / 2 * me.team + token);
+    }
 }
 
 // ------------------------------------------------------------------------------------------------- sums of the second pass

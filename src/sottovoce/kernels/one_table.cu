@@ -7,7 +7,7 @@
 // ------------------------------------------------------------------------------------------------- first pass
 // grid (users x steps, parts), 256 threads: two warpgroups with 64 rows each at a time. meta: vocabulary, blocks of 128 rows of
 // a part, steps of each user, steps to do. Of each token and part: the offset, the sum of 2^(logit - offset), that sum of rows.
-extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_(
+extern "C" __global__ void __launch_bounds__(256, BLOCKS <= 2 ? 2 : 1) one_scores_(
     const bf* outputs, const bf* table, const int* meta, IF_BIASED(const float* bias,)
     float* most_out, float* total_out, float* mean_out) {
   unsigned char* os = raw; unsigned char* ps = os + OUTPUTS; unsigned char* both = ps + 2 * ROWS * T * 2;
@@ -26,7 +26,8 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
     bulk_copy(both, table + (size_t)first * 2 * ROWS * WIDE, 2 * PIECES, &bars[0]);
   }
   for (int i = tid; i < T; i += 256) { offset[i] = 0; highest[i] = ordered(LOWEST); }
-  float mean[MINE][T / 2], total[T / 4];
+  Sums mean;
+  float total[T / 4];
 #pragma unroll
   for (int i = 0; i < T / 4; i++) total[i] = 0;
 #pragma unroll 1
@@ -48,14 +49,12 @@ extern "C" __global__ void __launch_bounds__(256, MINE == 1 ? 2 : 1) one_scores_
 #endif
     const bool raised = subtract_offset(me, s, shift, v, V, t == 0, offset, rise, highest);
     add_to_totals(me, s, ps, t == 0, raised, rise, total, mean);
-    add_rows<WIDE>(me, es, t == 0, ps, mean, [] {});
+    add_rows<WIDE>(me, es, t == 0, ps, mean);
   }
   __syncthreads();
   const size_t place = (size_t)blockIdx.x * gridDim.y + blockIdx.y;
   put_totals(me, (float*)ps, offset, total, place, most_out, total_out);
-  each_sum(me, [&](int m, int i, int column, int token) {
-    if (column < E) mean_out[(place * T + token) * E + column] = mean[m][i];
-  });
+  each_sum(me, mean, [&](float x, int column, int token) { if (column < E) mean_out[(place * T + token) * E + column] = x; });
 }
 
 // ------------------------------------------------------------------------------------------------- second pass

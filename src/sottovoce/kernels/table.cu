@@ -81,67 +81,84 @@ struct Rows {
   }
 };
 
-// grid (parts, users), 256 threads: two warpgroups (teams) with 64 rows each at a time. meta: vocabulary, rows of a part. Of each token
-// and part: the offset, the sum of 2^(logit - offset), that sum of rows; and the sum of rows by the other model's predictions.
-// While rows are multiplied, the next ones of delta come.
-extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
+// grid (parts, users), 384 threads: two warpgroups (teams) multiply 64 rows each at a time, a third one makes the next rows meanwhile.
+// meta: vocabulary, rows of a part. Of each token and part: the offset, the sum of 2^(logit - offset), that sum of rows; and the sum
+// of rows by the other model's predictions.
+extern "C" __global__ void __launch_bounds__(384, 1) table_scores_(
     const bf* outputs, const bf* received, const S* delta, const float* scale_, const int* meta,
     IF_BIASED(const float* bias,) IF_COMPARED(const bf* their_outputs, const float* their_level, IF_BIASED(const float* their_bias,))
     float* most_out, float* total_out, float* mean_out IF_COMPARED(, float* other_out)) {
-  constexpr int OUTPUTS = T * E * 2, PROBABILITIES = 2 * ROWS * T * 2;
-  unsigned char* os = raw; unsigned char* both = os + OUTPUTS; unsigned char* ps = both + 4 * TILE;
-  unsigned char* os2 = ps + PROBABILITIES; unsigned char* es2 = os2 + COMPARED * OUTPUTS; unsigned char* ps2 = es2 + COMPARED * 2 * ROWS * E * 2;
+  constexpr int OUTPUTS = T * E * 2, PROBABILITIES = 2 * ROWS * T * 2, BOTH = 2 * TILE, BEFORE = 2 * ROWS * E * 2;
+  unsigned char* os = raw; unsigned char* both = os + OUTPUTS; unsigned char* ps = both + 2 * BOTH;
+  unsigned char* os2 = ps + PROBABILITIES; unsigned char* es2 = os2 + COMPARED * OUTPUTS; unsigned char* ps2 = es2 + COMPARED * 2 * BEFORE;
   __shared__ float offset[T], rise[T], level2[T];
   __shared__ int highest[T];
-  __shared__ __align__(8) uint64_t bars[2];
+  __shared__ __align__(8) uint64_t arrived[2], made[2];  // delta of 128 rows; these rows as they are multiplied
   const int user = blockIdx.y;
   const Thread me;
   const auto [tid, lane, g, q, team, warp] = me;
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + 2 * ROWS - 1) / (2 * ROWS);
   const float scale = scale_[user];
   if (scale < 0) return;
-  if (tid < 2) { bar_init(&bars[tid]); bar_ready(); }
+  if (tid < 2) { bar_init(&arrived[tid]); bar_init(&made[tid]); bar_ready(); }
   __syncthreads();
   const S* from = delta + ((size_t)user * V + first) * E;
   auto fetch = [&](int t) {
     const int bytes = min(2 * ROWS, last - first - 2 * ROWS * t) * ROW;
-    bar_expect(&bars[t & 1], bytes);
-    bulk_copy(both + (t & 1) * 2 * TILE, from + (size_t)t * 2 * ROWS * E, bytes, &bars[t & 1]);
+    bar_expect(&arrived[t & 1], bytes);
+    bulk_copy(both + (t & 1) * BOTH, from + (size_t)t * 2 * ROWS * E, bytes, &arrived[t & 1]);
   };
-  if (tid == 0) fetch(0);
-  const int own = ROWS * team + 16 * warp;  // the first of a warp's 16 rows of 128
-  Rows upper, lower;  // of these 16, eight each
-  upper.read(received + (size_t)(first + own) * E, last - first - own);
-  lower.read(received + (size_t)(first + own + 8) * E, last - first - own - 8);
+  if (tid == 0) { fetch(0); if (tiles > 1) fetch(1); }
+  if (team == 2) {  // 32 rows a warp; while eight are made, the next eight come as received
+    fewer_registers<136>();
+    const int own = first + 32 * warp;
+    Rows one, two;
+    one.read(received + (size_t)own * E, last - own);
+#pragma unroll 1
+    for (int t = 0; t < tiles; t++) {
+      const int v0 = own + 2 * ROWS * t;
+      unsigned char *at_ = both + (t & 1) * BOTH + 32 * warp * ROW, *before = es2 + (t & 1) * BEFORE + 32 * warp * E * 2;
+      bar_wait(&arrived[t & 1], (t >> 1) & 1);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int now = v0 + 8 * i, next = i < 3 ? now + 8 : min(v0 + 2 * ROWS, last - 1);  // at the end, the last row once more
+        Rows &mine = i & 1 ? two : one, &coming = i & 1 ? one : two;
+        coming.read(received + (size_t)next * E, last - next);
+        mine.make(at_ + 8 * i * ROW, scale, last - now, before + 8 * i * E * 2);
+      }
+      fence_async();
+      warpgroup_sync(team);
+      if (tid == 256) bar_arrive(&made[t & 1]);
+    }
+    return;
+  }
+  more_registers<184>();
   load_outputs<E>(os, outputs + (size_t)user * T * E);
   IF_COMPARED(load_outputs<E>(os2, their_outputs + (size_t)user * T * E);)
   for (int i = tid; i < T; i += 256) {
     offset[i] = 0; highest[i] = ordered(LOWEST);
     IF_COMPARED(level2[i] = their_level[user * T + i];)
   }
-  float mean[MINE][T / 2], total[T / 4];
-  IF_COMPARED(float other[MINE][T / 2];)
+  fence_async();
+  pair_sync();
+  Sums mean;
+  IF_COMPARED(Sums other;)
+  float total[T / 4];
 #pragma unroll
   for (int i = 0; i < T / 4; i++) total[i] = 0;
 #pragma unroll 1
   for (int t = 0; t < tiles; t++) {
-    const int v0 = first + 2 * ROWS * t, n = min(2 * ROWS, last - v0), mine = n - ROWS * team;  // rows of this warpgroup; it has 64 at most
-    unsigned char *es = both + (t & 1) * 2 * TILE, *at_ = es + own * ROW, *before = es2 + own * E * 2;
-    if (tid == 0 && t + 1 < tiles) fetch(t + 1);
-    bar_wait(&bars[t & 1], (t >> 1) & 1);
-    upper.make(at_, scale, n - own, before);
-    lower.make(at_ + 8 * ROW, scale, n - own - 8, before + 8 * E * 2);
-    fence_async();
-    __syncthreads();
-    const int r = 16 * warp + g;  // and 8 more
+    const int v0 = first + 2 * ROWS * t + ROWS * team, mine = last - v0, r = 16 * warp + g;  // rows of this warpgroup, it has 64 at most; r and 8 more
+    const unsigned char* es = both + (t & 1) * BOTH;
+    bar_wait(&made[t & 1], (t >> 1) & 1);
     float s[T / 2];
 #if COMPARED
-    make_logits<E, E>(es2 + team * ROWS * E * 2, os2, s);
+    make_logits<E, E>(es2 + (t & 1) * BEFORE + team * ROWS * E * 2, os2, s);
     {
       float shift[2] = {0, 0};
 #if BIASED
-      if (r < mine) shift[0] = their_bias[v0 + ROWS * team + r];
-      if (r + 8 < mine) shift[1] = their_bias[v0 + ROWS * team + r + 8];
+      if (r < mine) shift[0] = their_bias[v0 + r];
+      if (r + 8 < mine) shift[1] = their_bias[v0 + r + 8];
 #endif
 #pragma unroll
       for (int j = 0; j < T / 8; j++)
@@ -157,25 +174,19 @@ extern "C" __global__ void __launch_bounds__(256, 1) table_scores_(
     make_logits<KEPT, E>(es + team * TILE, os, s);
     float shift[2] = {0, 0};
 #if BIASED
-    if (r < mine) shift[0] = bias[(size_t)user * V + v0 + ROWS * team + r];
-    if (r + 8 < mine) shift[1] = bias[(size_t)user * V + v0 + ROWS * team + r + 8];
+    if (r < mine) shift[0] = bias[(size_t)user * V + v0 + r];
+    if (r + 8 < mine) shift[1] = bias[(size_t)user * V + v0 + r + 8];
 #endif
     const bool raised = subtract_offset(me, s, shift, r, mine, t == 0, offset, rise, highest);
     add_to_totals(me, s, ps, t == 0, raised, rise, total, mean);
-    // The next rows as received come while these are added up; after the last ones, these once more.
-    const int next = (t + 1 < tiles ? v0 + 2 * ROWS : v0) + own;
-    add_rows<KEPT>(me, es, t == 0, ps, mean IF_COMPARED(, ps2, other), [&] {
-      upper.read(received + (size_t)next * E, last - next);
-      lower.read(received + (size_t)(next + 8) * E, last - next - 8);
-    });
-    __syncthreads();
+    add_rows<KEPT>(me, es, t == 0, ps, mean IF_COMPARED(, ps2, other));
+    pair_sync();
+    if (tid == 0 && t + 2 < tiles) fetch(t + 2);
   }
   const size_t place = (size_t)user * gridDim.x + blockIdx.x;
   put_totals(me, (float*)ps, offset, total, place, most_out, total_out);
-  each_sum(me, [&](int m, int i, int column, int token) {
-    const size_t to = (place * T + token) * E + column;
-    if (column < E) { mean_out[to] = mean[m][i]; IF_COMPARED(other_out[to] = other[m][i];) }
-  });
+  each_sum(me, mean, [&](float x, int column, int token) { if (column < E) mean_out[(place * T + token) * E + column] = x; });
+  IF_COMPARED(each_sum(me, other, [&](float x, int column, int token) { if (column < E) other_out[(place * T + token) * E + column] = x; });)
 }
 
 // ------------------------------------------------------------------------------------------------- second pass

@@ -53,7 +53,7 @@ class Shape(NamedTuple):
         """The bytes of shared memory that the first or the second pass asks for."""
         row, others = self.size * jnp.dtype(self.stored).itemsize, 1 + self.compared
         if passes == 1:
-            compared = 4 * ROWS * self.size if self.compared else 0
+            compared = 8 * ROWS * self.size if self.compared else 0
             return others * (2 * self.tokens * self.size + 4 * ROWS * self.tokens) + 4 * ROWS * row + compared
         return others * 2 * self.tokens * self.by_thirties()[0] + self.teams() * ROWS * row
 
@@ -86,6 +86,7 @@ def source(shape: Shape, file: str = "table.cu") -> str:
     defined = {"T": shape.tokens, "E": shape.size, "STORED": KINDS[shape.stored]}
     defined |= {"UNIT": int(shape.unit), "BIASED": int(shape.biased), "COMPARED": int(shape.compared)}
     products = [Product(shape.tokens, *each) for each in ((0, 0), (1, 1), (None, 0))]
+    products += [Product(shape.tokens // 2, 1, 1)]
     products += [Product(width, None, 1) for width in (shape.columns()[0], shape.by_thirties()[1])]
     return hopper.source(defined, products, "logits.cu", file)
 
@@ -122,7 +123,9 @@ def _scores(outputs: Array, table: Table, target: Target) -> Scores:
     inputs = [outputs, table.received, table.delta, table.scale, meta, *_others(table, target)]
     of_tokens, rows = float32(users, parts, tokens), float32(users, parts, tokens, size)
     results = [of_tokens, of_tokens, rows] + ([rows] if shape.compared else [])
-    most, total, mean, *other = launch("table_scores", source(shape), shape.memory(1), (parts, users), inputs, results)
+    most, total, mean, *other = launch(
+        "table_scores", source(shape), shape.memory(1), (parts, users), inputs, results, teams=3
+    )
     return put_together(most, total, mean, other[0] if other else None)
 
 

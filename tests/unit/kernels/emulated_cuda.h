@@ -63,7 +63,7 @@ struct Block;
 struct Cluster { int size = 1; std::atomic<int> begun{0}, here{0}; std::atomic<unsigned> times{0}, progress{0}; std::vector<Block*> blocks; };
 struct Block {
   int x, y, width, height, threads, at_cluster = 0;
-  Meeting all, warpgroups[2];
+  Meeting all, pair, warpgroups[4];
   bool any = false;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
@@ -93,15 +93,18 @@ inline void meet(Meeting& m, int threads) {
   wait_for([&] { return m.times != times; });
 }
 inline void __syncthreads() { meet(block_->all, block_->threads); }
-inline bool __syncthreads_or(bool x) {
+inline void pair_sync() { meet(block_->pair, 256); }
+inline bool pair_or(bool x) {
   block_->any = false;
-  __syncthreads();
+  pair_sync();
   block_->any |= x;
-  __syncthreads();
+  pair_sync();
   const bool found = block_->any;
-  __syncthreads();
+  pair_sync();
   return found;
 }
+template <int N> inline void more_registers() {}
+template <int N> inline void fewer_registers() {}
 inline void warpgroup_sync(int which) { meet(block_->warpgroups[which], 128); }
 // What every thread of the warp gives; they all come here.
 inline uint64_t (*all_give(std::initializer_list<uint64_t> mine))[6] {
@@ -242,6 +245,7 @@ inline void count(void* barrier, int bytes, int arrived) {
 inline void bar_init(uint64_t* b) { *(Barrier*)b = {0, 1, 0}; }
 inline void bar_ready() {}
 inline void bar_expect(uint64_t* b, int bytes) { count(b, bytes, 1); }
+inline void bar_arrive(uint64_t* b) { count(b, 0, 1); }
 inline void bar_wait(uint64_t* b, int parity) { wait_for([&] { return __atomic_load_n(&((Barrier*)b)->phase, __ATOMIC_SEQ_CST) != parity; }); }
 inline void bar_wait_for_cluster(uint64_t* b, int parity) { bar_wait(b, parity); }
 inline void check_copy(uintptr_t to, const void* from, int bytes) {
