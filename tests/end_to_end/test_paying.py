@@ -26,12 +26,14 @@ from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import BudgetExhausted, SottoError
 from sottovoce.local.objective import plain
+from sottovoce.privacy.sampling import Poisson
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.checkpoint import last_round
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
+from sottovoce.training.read_ahead import ReadAhead
 
 
 @pytest.fixture
@@ -171,6 +173,45 @@ def initial(run: Path) -> dict[str, np.ndarray]:
     recipe = Recipe.load(run / "recipe.toml")
     vocabulary = Vocabulary.load(run / "model" / "vocabulary.txt")
     return assembly.weights_of(assembly.build_model(recipe, vocabulary.size))
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
+def test_a_run_whose_rounds_are_read_ahead_is_the_one_whose_are_not(recipe, tmp_path, monkeypatch, sampling):
+    """Also where it stopped and went on, and where rounds that were paid for are played again."""
+    recipe = recipe.replace(privacy={"sampling": sampling})
+    sottovoce.train(recipe, tmp_path / "ahead")
+    sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
+    sottovoce.resume(tmp_path / "stopped")
+    crash_after(recipe, tmp_path / "crashed", 3)
+    sottovoce.resume(tmp_path / "crashed")
+    with monkeypatch.context() as patch:
+        patch.setattr(ReadAhead, "read", lambda *_: None)
+        sottovoce.train(recipe, tmp_path / "plain")
+    first, *others = [
+        (weights_of(tmp_path / name), ledger_of(tmp_path / name)) for name in ("plain", "ahead", "stopped", "crashed")
+    ]
+    assert len(first[1]) == 6
+    assert all(other == first for other in others)
+
+
+def weights_of(run: Path) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in load_file(RunFolder(run).model / WEIGHTS).items()}
+
+
+def ledger_of(run: Path) -> list[tuple]:
+    entries = Ledger.open(run / "ledger.jsonl").entries
+    return [(entry.round, entry.attempt, entry.event) for entry in entries]
+
+
+@pytest.mark.parametrize("end", ["plan", "budget"])
+def test_no_cohort_is_drawn_beyond_the_plan_or_the_budget(recipe, tmp_path, monkeypatch, end):
+    drawn, real = [], Poisson.sample
+    monkeypatch.setattr(Poisson, "sample", lambda *given: drawn.append(given[-1]) or real(*given))
+    limit = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 4)], 1e-3, "rdp") * 1.001
+    privacy = {"epsilon": limit, "secrets": "entropy"} if end == "budget" else {"secrets": "entropy"}
+    result = sottovoce.train(recipe.replace(privacy=privacy), tmp_path / "run")
+    assert drawn == list(range(1, 5 if end == "budget" else 7))  # each once
+    assert result.ended == ("budget" if end == "budget" else "finished")
 
 
 def test_a_copied_run_that_goes_on_draws_other_noise_wherever_it_is(recipe, tmp_path, monkeypatch):

@@ -192,9 +192,9 @@ class Watched:
     def __init__(self):
         self.seen, self.keys = [], Secrets.seeded(4).keys(1, "a")
 
-    def noise(self, key, size, std, stream):
+    def noise(self, key, size, std, stream, use):
         self.seen.append(("noise", size, std, key, stream))
-        return rounded_gaussian(key, size, std, stream)
+        return rounded_gaussian(key, size, std, stream, use)
 
     def charge(self, event, total):
         self.seen.append(("charge", event))

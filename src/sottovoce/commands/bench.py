@@ -36,6 +36,7 @@ from sottovoce.models.contract import parameter_count, split
 from sottovoce.recipe import CORRELATION_KEYS, SEPARATION_KEYS, Federation, Privacy, Recipe
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.read_ahead import ReadAhead
 from sottovoce.training.round import play_round
 from sottovoce.training.server import ServerState
 
@@ -324,11 +325,12 @@ def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerStat
     """A function that plays the next round: where it led, and how many users were in it."""
     state = assembly.start(assembly.model)
     payments = Unpaid(Secrets.seeded(0), "bench", hash_sums=True)  # hashed as in a run: it takes its time
+    sum_updates = ReadAhead(assembly.sum_updates)  # as in a run
 
     def play() -> tuple[ServerState, int]:
         nonlocal state
         payment = payments.begin(state.round + 1)
-        state, summed = play_round(assembly.algorithm, state, store, payment, assembly.sum_updates)
+        state, summed = play_round(assembly.algorithm, state, store, payment, sum_updates)
         jax.block_until_ready(state.params)
         return state, summed.users
 

@@ -340,9 +340,9 @@ class Device:
     def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
-        blocks = in_blocks.blocks(algorithm, self._store, rows)
         cohort = CohortTask(params, rows, np.asarray(task.clip_norms), key)
-        sums, _ = in_blocks.add_up(blocks, algorithm, cohort, self._store)
+        begun = in_blocks.begin(in_blocks.blocks(algorithm, self._store, rows), algorithm, cohort, self._store)
+        sums, _ = in_blocks.add_up(begun, algorithm, cohort, self._store)
         total = _steps(sums.total) if isinstance(sums.total, FixedPoint) else sums.total
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         return Contribution(name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), leaves)

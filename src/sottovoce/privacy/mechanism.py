@@ -53,9 +53,7 @@ def _noised(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
     """The part, rounded to whole steps, plus noise in whole steps: what is released is a function of their sum."""
     if not std:
         return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part)
-    noise = rounded_gaussian(key, size_of(part), std / step, stream)
-    with jax.enable_x64(True):
-        return _add_steps(part, noise, step)
+    return rounded_gaussian(key, size_of(part), std / step, stream, lambda noise: _add_steps(part, noise, step))
 
 
 def _with_skellam(part: Any, steps: float, step: float, key: bytes) -> Any:

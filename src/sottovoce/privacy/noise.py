@@ -58,8 +58,14 @@ class Scale(NamedTuple):
         return Scale(mantissa, exponent - _MANTISSA)
 
 
-def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " size"]:
-    """round(std · X), `size` times: the noise that a key has for a stream.
+def _as_it_is(steps: Array) -> Array:
+    return steps
+
+
+def rounded_gaussian(
+    key: bytes, size: int, std: float, stream: int = 0, use: Callable[[Array], Any] = _as_it_is
+) -> Any:
+    """round(std · X), `size` times: the noise that a key has for a stream, or what `use` makes of it.
 
     Guarantee: coordinates are independent, and each has exactly this distribution, given that the key stream of
     ChaCha20 under a secret key of 256 bits is uniform. A standard deviation is rounded up by at most 2^-31 of it.
@@ -68,23 +74,29 @@ def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        drawn = _draw(*drawn_from(key, scale, stream), _table(), _padded_size(size))
-        return with_the_rest(drawn, size, lambda place: draw_one(key, place, scale, stream))
+        drawn = _draw(drawn_from(key, scale, stream), _padded_size(size))
+        return with_the_rest(drawn, size, lambda place: draw_one(key, place, scale, stream), use)
 
 
-def drawn_from(key: bytes, scale: Scale, stream: int) -> tuple[Any, Any, Any, Any]:
-    """The first arguments of `_draw`: the words of a key, the stream, and the scale."""
-    words = np.frombuffer(key, "<u4")
-    return words, np.uint32(stream), np.uint64(scale.mantissa), np.uint64(_shift(scale, 64))
+def drawn_from(key: bytes, scale: Scale, stream: int) -> np.ndarray:
+    """The first argument of `_draw`: the words of a key, the stream, and the scale. A device gets all of it at once."""
+    return np.concatenate([np.frombuffer(key, "<u4"), np.array([stream, scale.mantissa, _shift(scale, 64)], "<u4")])
 
 
-def with_the_rest(drawn: tuple[Array, Array], size: int, draw: Callable[[int], int]) -> Array:
-    """The first `size` steps of `_draw`, where those that are not settled are drawn one by one."""
+def with_the_rest(
+    drawn: tuple[Array, Array], size: int, draw: Callable[[int], int], use: Callable[[Array], Any] = _as_it_is
+) -> Any:
+    """What `use` makes of the first `size` steps of `_draw`, where those that are not settled are drawn one by one.
+
+    Nearly always all are settled: a device goes on with their use before that is known here, and has it again if not.
+    """
     steps, all_settled = _without_padding(*drawn, size)
-    if not bool(all_settled):
-        for place in map(int, np.flatnonzero(~np.asarray(drawn[1])[:size])):
-            steps = steps.at[place].set(draw(place))
-    return steps
+    used = use(steps)
+    if bool(all_settled):
+        return used
+    for place in map(int, np.flatnonzero(~np.asarray(drawn[1])[:size])):
+        steps = steps.at[place].set(draw(place))
+    return use(steps)
 
 
 @partial(jax.jit, static_argnums=2)
@@ -110,13 +122,9 @@ def _gaussian_chance(cell: Array, t: Array, steps: Array, numbers: tuple[Any, ..
     return jnp.exp(-t * (2 * cell + t) / (2 * CELLS**2)), _EXP_ERROR
 
 
-@partial(jax.jit, static_argnums=(5, 6))
+@partial(jax.jit, static_argnums=(1, 2))
 def _draw(
-    key: Any,
-    stream: Any,
-    mantissa: Any,
-    shift: Any,
-    table: Any,
+    words: Any,
     size: int,
     chance_of: Callable[..., tuple[Array, Any]] = _gaussian_chance,
     numbers: tuple[Any, ...] = (),
@@ -125,7 +133,9 @@ def _draw(
 
     Another law than the Gaussian one has its own `chance_of` a candidate to be kept, which `numbers` may enter.
     """
-    candidates = partial(_candidates, mantissa, shift, table, chance_of=chance_of, numbers=numbers)
+    key, (stream, mantissa, shift) = words[:8], words[8:]
+    scale = mantissa.astype(jnp.uint64), shift.astype(jnp.uint64)
+    candidates = partial(_candidates, *scale, jnp.asarray(_table()), chance_of=chance_of, numbers=numbers)
     counters = jnp.arange(size // 3, dtype=jnp.uint32).reshape(-1, _blocks_at_once(size // 3))
     drawn = jax.lax.map(lambda some: candidates(chacha20_blocks(key, some, (SHARED, stream, 0))), counters)
     steps, kept, sure = (each.reshape(size) for each in drawn)

@@ -46,8 +46,8 @@ def skellam(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " 
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = scale_of(std)
     with jax.enable_x64(True):
-        first, table = noise.drawn_from(key, scale, stream), noise._table()
-        drawn = noise._draw(*first, table, noise._padded_size(size), _chance, _numbers(scale))
+        given = noise.drawn_from(key, scale, stream)
+        drawn = noise._draw(given, noise._padded_size(size), _chance, _numbers(scale))
         return noise.with_the_rest(drawn, size, lambda place: skellam_one(key, place, scale, stream))
 
 

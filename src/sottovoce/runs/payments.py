@@ -107,13 +107,17 @@ class Payments:
         """
         if self._refusal:
             raise self._refusal
+        return self._attempt(round_number, self.lineage, self.ledger.spent())
+
+    def _attempt(self, round_number: int, parent: str, spent: Spent) -> RoundPayment:
+        """The next attempt at a round, where `parent` was released before it and this much is spent."""
         given_up = self._given_up.get(round_number, set())
-        attempt = self.ledger.attempt(round_number, self.lineage, self._blinded, given_up)
-        payment = RoundPayment(self, round_number, attempt, lineage(self.lineage, self._blinded, attempt))
+        attempt = self.ledger.attempt(round_number, parent, self._blinded, given_up)
+        payment = RoundPayment(self, round_number, attempt, lineage(parent, self._blinded, attempt))
         if attempt and not self._repeatable:
             raise _never_again(round_number)
         if not payment.paid:
-            self._refuse_beyond_budget(payment)
+            self._refuse_beyond_budget(payment, spent)
         return payment
 
     def goes_on(self, done: int) -> bool:
@@ -220,9 +224,9 @@ class Payments:
                 raise SottoError(f"{stops} for good, since {_SHARED_NOISE}")
             raise SottoError(f"{stops}; `sotto resume` goes on with it, and its rounds are charged to the store again")
 
-    def _refuse_beyond_budget(self, payment: RoundPayment) -> None:
+    def _refuse_beyond_budget(self, payment: RoundPayment, spent: Spent) -> None:
         """The hard stop: before a cohort is drawn."""
-        spent, number, limit = self.ledger.spent(), payment.round, self.budget.limit
+        number, limit = payment.round, self.budget.limit
         if number > self.planned:
             reason = f"was not planned: the budget ε = {limit:g} allowed {count_of(self.planned, 'round')}"
         elif not self.budget.allows([*spent, (self.budget.charges.event(number, again=bool(payment.attempt)), 1)]):
@@ -261,6 +265,23 @@ class RoundPayment:
     def paid(self) -> bool:
         """Was this attempt charged before a crash?"""
         return self.payments.ledger.knows(self.round, self.name)
+
+    @property
+    def following(self) -> RoundKeys | None:
+        """The keys with which the next round begins, if this attempt is charged: a cohort may be drawn ahead.
+
+        None where there may be no such round: this attempt may turn out to have another sum than was paid for, or the
+        next round is not planned, or passes the budget.
+        """
+        payments = self.payments
+        if self.paid or payments._sums.tag_of(self.name):
+            return None
+        event = payments.budget.charges.event(self.round, again=bool(self.attempt))
+        spent = total_of([*payments.ledger.spent(), (event, 1)])
+        try:
+            return payments._attempt(self.round + 1, self.name, list(spent.items())).keys
+        except BudgetExhausted:
+            return None
 
     def charge(self, event: Event, total: Totals | None) -> bytes:
         """Write the charge to disk; then give the key of the noise for this sum alone.
@@ -320,6 +341,11 @@ class Unpaid:
     @property
     def keys(self) -> RoundKeys:
         return self.secrets.keys(self.round, self.name)
+
+    @property
+    def following(self) -> RoundKeys:
+        """The keys of the next round: it costs nothing."""
+        return self.begin(self.round + 1).keys
 
     def charge(self, event: Event, total: Totals | None) -> bytes:
         digest = _digest(total) if self.hash_sums and total is not None else b""

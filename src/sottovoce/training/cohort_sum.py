@@ -43,10 +43,14 @@ class SumInBlocks:
     latency: float = 0  # of a step, in users: see `cut_into_blocks`; 0 on a CPU
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
-        blocks = self.blocks(algorithm, store, task.cohort)
-        sums, results = self.add_up(blocks, algorithm, task, store)
+        begun = self.begin(self.blocks(algorithm, store, task.cohort), algorithm, task, store)
+        return self.go_on(begun, algorithm, task, store)
+
+    def go_on(self, begun: Begun, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
+        """The sum over a cohort, from what was begun."""
+        sums, results = self.add_up(begun, algorithm, task, store)
         grid = algorithm.mechanism.grid(task.clip_norms)
-        return sums.cohort_sum(grid, results, [block.places for block in blocks])
+        return sums.cohort_sum(grid, results, [block.places for block in begun.blocks])
 
     def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[Block]:
         if len(cohort) > MOST:
@@ -54,18 +58,23 @@ class SumInBlocks:
         steps = algorithm.user_update.steps(store.lengths(cohort))
         return cut_into_blocks(steps, self.block, self.devices, self.latency)
 
-    def add_up(
-        self, blocks: list[Block], algorithm: Algorithm, task: Task, store: Store
-    ) -> tuple[Sums, list[UserResult]]:
+    def begin(self, blocks: list[Block], algorithm: Algorithm, task: Task, store: Store) -> Begun:
+        """What comes before the parameters are needed: `task` may have those of another round."""
+        exact = algorithm.mechanism.grid(task.clip_norms) is not None
+        sums = _start(self.devices, task.params, exact, len(task.clip_norms))
+        first = _padded(algorithm.user_update, task, store, blocks[0]) if blocks else None
+        return Begun(blocks, first, sums, exact)
+
+    def add_up(self, begun: Begun, algorithm: Algorithm, task: Task, store: Store) -> tuple[Sums, list[UserResult]]:
         """The sums over some blocks of a cohort, and the results of the users of each."""
         grid = algorithm.mechanism.grid(task.clip_norms)
-        spec, exact = self._spec(algorithm, self.devices), grid is not None
-        sums = _start(self.devices, task.params, exact, len(task.clip_norms))
+        blocks, first, sums, exact = begun
+        spec = self._spec(algorithm, self.devices)
         model = algorithm.model(task.params)
         if self.devices > 1:  # sent once for all blocks
             model = jax.device_put(model, NamedSharding(_mesh(self.devices), PartitionSpec()))
         results: list[UserResult] = []
-        for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks):
+        for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks, first):
             broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
             sums, result = _add_block(self._with_steps(spec, block, padded), sums, padded, broadcast, grid)
             results.append(result)
@@ -127,15 +136,20 @@ class BlockSpec(NamedTuple):
     steps: int | None = None  # of every user; None: the broadcast says how many
 
 
-def _read_ahead(read: Callable[[Block], PaddedUsers], blocks: list[Block]) -> Iterator[tuple[Block, PaddedUsers]]:
-    """Each block with its users. A thread reads the next one: on a GPU, to compute a block does not return at once."""
+def _read_ahead(
+    read: Callable[[Block], PaddedUsers], blocks: list[Block], first: PaddedUsers | None = None
+) -> Iterator[tuple[Block, PaddedUsers]]:
+    """Each block with its users; those of the first may be read already.
+
+    A thread reads the next one: on a GPU, to compute a block does not return at once.
+    """
     if len(blocks) == 1:
-        yield blocks[0], read(blocks[0])
+        yield blocks[0], first or read(blocks[0])
         return
     with ThreadPoolExecutor(1) as reader:
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
-            padded = coming.result() if coming else read(block)
+            padded = coming.result() if coming else first or read(block)
             if following is not None:
                 coming = reader.submit(read, following)
             yield block, padded
@@ -162,6 +176,15 @@ class Sums(NamedTuple):
         else:
             total, weight, bits = values(self, (grid, WEIGHT_STEP, BIT_STEP))
         return CohortSum(total, weight, bits, results, places)
+
+
+class Begun(NamedTuple):
+    """A sum to which nobody is added yet: it needs the parameters next. It can be gone on with once."""
+
+    blocks: list[Block]
+    first: PaddedUsers | None  # the users of the first block, if there is one
+    sums: Sums  # of nothing; they are given away to the first block
+    exact: bool  # in fixed point?
 
 
 @partial(jax.jit, static_argnums=(1, 2))

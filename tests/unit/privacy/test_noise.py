@@ -32,11 +32,7 @@ def test_coordinates_beyond_those_that_are_drawn_together_are_drawn_as_alone():
 def draw(size, std):
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        drawn = noise._draw(
-            np.frombuffer(KEY, "<u4"), np.uint32(0), np.uint64(scale.mantissa), np.uint64(noise._shift(scale, 64)),
-            noise._table(), size,
-        )  # fmt: skip
-        return tuple(map(np.asarray, drawn))
+        return tuple(map(np.asarray, noise._draw(noise.drawn_from(KEY, scale, 0), size)))
 
 
 def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next():
@@ -85,6 +81,7 @@ def test_one_coordinate_in_doubt_is_drawn_again(monkeypatch, place):
 
     monkeypatch.setattr(noise, "_draw", doubtful)
     np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6), expected)
+    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6, 0, lambda steps: steps * 3), 3 * expected)
 
 
 def test_candidates_in_doubt_are_found():

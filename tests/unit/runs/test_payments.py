@@ -262,6 +262,70 @@ def test_a_crash_between_the_two_ledgers_charges_the_store_too_often_not_too_lit
     assert sum(count for _, count in payments.extra()) == runs.charged() - ROUNDS - 1
 
 
+# Keys of the next round, which may be read ahead
+
+
+@pytest.mark.parametrize("other", [{}, {"machine": "elsewhere"}, {"reproducible": False}, {"seeded": True}], ids=str)
+def test_the_keys_that_follow_are_those_of_the_next_round(runs, other):
+    run = runs.begin(seeded=other.get("seeded", False))
+    play(runs.open(run, seeded=other.get("seeded", False)), 1, 2)
+    payments = runs.open(run, 1, **other)
+    for number in range(2, ROUNDS):
+        payment = payments.begin(number)
+        written = entries(run)
+        known = payment.following
+        assert entries(run) == written
+        payment.charge(EVENT, a_sum(number))
+        if payment.attempt or number > 2:
+            assert known == payments.begin(number + 1).keys
+        else:
+            assert known is None  # it was paid for, and its sum may be another one now
+    assert payments.begin(ROUNDS).following is None  # no round is planned after it
+
+
+def test_a_copy_that_goes_on_has_other_keys_that_follow(runs):
+    one = runs.begin()
+    two = runs.root / "two"
+    shutil.copytree(one, two)
+    known = [runs.open(run).begin(1).following for run in (one, two)]
+    assert known[0] != known[1]
+
+
+def test_no_key_follows_an_attempt_that_may_have_another_sum(runs, monkeypatch):
+    run = runs.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "spend", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        with pytest.raises(OSError, match="killed"):
+            play(runs.open(run), 1)
+    payments = runs.open(run)
+    assert not payments.begin(1).paid
+    assert payments.begin(1).following is None  # the tag of its sum is kept
+    with pytest.raises(AnotherSum):
+        payments.begin(1).charge(EVENT, a_sum(7))
+    again = payments.begin(1)
+    known = again.following
+    again.charge(EVENT, a_sum(7))
+    assert known == payments.begin(2).keys
+
+
+@pytest.mark.parametrize("machine", ["here", "elsewhere"])
+def test_no_key_follows_where_the_budget_ends(runs, machine):
+    """Nobody is drawn for a round that will not be."""
+    limit = (cost(4) + cost(5)) / 2
+    run = runs.begin(epsilon=limit)
+    if machine == "elsewhere":
+        play(runs.open(run, epsilon=limit), 1)
+    payments = runs.open(run, machine=machine, epsilon=limit)
+    found = []
+    for number in range(1, 4 if machine == "elsewhere" else 5):
+        payment = payments.begin(number)
+        found.append(payment.following is not None)
+        payment.charge(EVENT, a_sum(number))
+        assert found[-1] == payments.goes_on(number)
+    assert not found[-1]
+    assert all(found[:-1])
+
+
 # Budget
 
 
