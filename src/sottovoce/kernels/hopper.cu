@@ -23,9 +23,7 @@ __device__ __forceinline__ uint32_t pack_half(float lo, float hi) {  // saturate
 __device__ __forceinline__ void no_more_loads() { asm volatile("" ::: "memory"); }  // the compiler moves no load from below to above
 
 // Bulk copies, and the barriers that count their bytes.
-__device__ __forceinline__ void bar_init(uint64_t* b, int count = 1) {  // how many arrive
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at(b)), "r"(count) : "memory");
-}
+__device__ __forceinline__ void bar_init(uint64_t* b) { asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at(b)) : "memory"); }
 __device__ __forceinline__ void bar_ready() { asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void bar_arrive(uint64_t* b) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at(b)) : "memory"); }
 __device__ __forceinline__ void bar_expect(uint64_t* b, int bytes) {

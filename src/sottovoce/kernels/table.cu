@@ -81,10 +81,10 @@ struct Rows {
   }
 };
 
-// grid (parts, users), 512 threads: two warpgroups (teams) multiply 64 rows each at a time, and two make the next rows meanwhile.
+// grid (parts, users), 384 threads: two warpgroups (teams) multiply 64 rows each at a time, a third one makes the next rows meanwhile.
 // meta: vocabulary, rows of a part. Of each token and part: the offset, the sum of 2^(logit - offset), that sum of rows; and the sum
 // of rows by the other model's predictions.
-extern "C" __global__ void __launch_bounds__(512, 1) table_scores_(
+extern "C" __global__ void __launch_bounds__(384, 1) table_scores_(
     const bf* outputs, const bf* received, const S* delta, const float* scale_, const int* meta,
     IF_BIASED(const float* bias,) IF_COMPARED(const bf* their_outputs, const float* their_level, IF_BIASED(const float* their_bias,))
     float* most_out, float* total_out, float* mean_out IF_COMPARED(, float* other_out)) {
@@ -100,7 +100,7 @@ extern "C" __global__ void __launch_bounds__(512, 1) table_scores_(
   const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows), tiles = (last - first + 2 * ROWS - 1) / (2 * ROWS);
   const float scale = scale_[user];
   if (scale < 0) return;
-  if (tid < 2) { bar_init(&arrived[tid]); bar_init(&made[tid], 2); bar_ready(); }
+  if (tid < 2) { bar_init(&arrived[tid]); bar_init(&made[tid]); bar_ready(); }
   __syncthreads();
   const S* from = delta + ((size_t)user * V + first) * E;
   auto fetch = [&](int t) {
@@ -109,28 +109,30 @@ extern "C" __global__ void __launch_bounds__(512, 1) table_scores_(
     bulk_copy(both + (t & 1) * BOTH, from + (size_t)t * 2 * ROWS * E, bytes, &arrived[t & 1]);
   };
   if (tid == 0) { fetch(0); if (tiles > 1) fetch(1); }
-  if (team >= 2) {  // 16 rows a warp
-    fewer_registers<80>();
-    const int own = ROWS * (team - 2) + 16 * warp;
-    Rows eight;
-    auto read = [&](int row) { row = min(row, last - 1); eight.read(received + (size_t)row * E, last - row); };
-    read(first + own);
+  if (team == 2) {  // 32 rows a warp; while eight are made, the next eight come as received
+    fewer_registers<136>();
+    const int own = first + 32 * warp;
+    Rows one, two;
+    one.read(received + (size_t)own * E, last - own);
 #pragma unroll 1
     for (int t = 0; t < tiles; t++) {
-      const int v0 = first + 2 * ROWS * t + own;
-      unsigned char *at_ = both + (t & 1) * BOTH + own * ROW, *before = es2 + (t & 1) * BEFORE + own * E * 2;
+      const int v0 = own + 2 * ROWS * t;
+      unsigned char *at_ = both + (t & 1) * BOTH + 32 * warp * ROW, *before = es2 + (t & 1) * BEFORE + 32 * warp * E * 2;
       bar_wait(&arrived[t & 1], (t >> 1) & 1);
-      eight.make(at_, scale, last - v0, before);
-      read(v0 + 8);
-      eight.make(at_ + 8 * ROW, scale, last - v0 - 8, before + 8 * E * 2);
-      read(v0 + 2 * ROWS);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int now = v0 + 8 * i, next = i < 3 ? now + 8 : min(v0 + 2 * ROWS, last - 1);  // at the end, the last row once more
+        Rows &mine = i & 1 ? two : one, &coming = i & 1 ? one : two;
+        coming.read(received + (size_t)next * E, last - next);
+        mine.make(at_ + 8 * i * ROW, scale, last - now, before + 8 * i * E * 2);
+      }
       fence_async();
       warpgroup_sync(team);
-      if (tid % 128 == 0) bar_arrive(&made[t & 1]);
+      if (tid == 256) bar_arrive(&made[t & 1]);
     }
     return;
   }
-  more_registers<176>();
+  more_registers<184>();
   load_outputs<E>(os, outputs + (size_t)user * T * E);
   IF_COMPARED(load_outputs<E>(os2, their_outputs + (size_t)user * T * E);)
   for (int i = tid; i < T; i += 256) {

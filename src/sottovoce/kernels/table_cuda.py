@@ -124,7 +124,7 @@ def _scores(outputs: Array, table: Table, target: Target) -> Scores:
     of_tokens, rows = float32(users, parts, tokens), float32(users, parts, tokens, size)
     results = [of_tokens, of_tokens, rows] + ([rows] if shape.compared else [])
     most, total, mean, *other = launch(
-        "table_scores", source(shape), shape.memory(1), (parts, users), inputs, results, teams=4
+        "table_scores", source(shape), shape.memory(1), (parts, users), inputs, results, teams=3
     )
     return put_together(most, total, mean, other[0] if other else None)
 

@@ -233,16 +233,16 @@ inline uint32_t at(const void* p) {
 }
 inline uint32_t in_block(uint32_t place, int rank) { return place | (uint32_t)(rank + 1) << 28; }
 inline char* far_(uint32_t place) { return block_->cluster->blocks[(place >> 28) - 1]->statics + (int)(place & 0xfffffff) - (1 << 27); }
-struct Barrier { int32_t bytes; int8_t missing, expected; int16_t phase; };
+struct Barrier { int32_t bytes; int16_t missing, phase; };
 static_assert(sizeof(Barrier) == 8, "as on the device");
 inline std::mutex barriers;
 inline void count(void* barrier, int bytes, int arrived) {
   std::lock_guard<std::mutex> alone(barriers);
   Barrier& b = *(Barrier*)barrier;
   b.bytes += bytes; b.missing -= arrived;
-  if (!b.missing && !b.bytes) { b.phase ^= 1; b.missing = b.expected; }
+  if (!b.missing && !b.bytes) { b.phase ^= 1; b.missing = 1; }
 }
-inline void bar_init(uint64_t* b, int8_t count = 1) { *(Barrier*)b = {0, count, count, 0}; }
+inline void bar_init(uint64_t* b) { *(Barrier*)b = {0, 1, 0}; }
 inline void bar_ready() {}
 inline void bar_expect(uint64_t* b, int bytes) { count(b, bytes, 1); }
 inline void bar_arrive(uint64_t* b) { count(b, 0, 1); }
