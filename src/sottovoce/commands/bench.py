@@ -322,7 +322,10 @@ def _vocabulary(workload: Workload) -> Vocabulary:
 
 
 def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerState, int]]:
-    """A function that plays the next round: where it led, and how many users were in it."""
+    """A function that plays the next round: where it led, and how many users were in it.
+
+    As in a run, it returns while a device may still add the noise.
+    """
     state = assembly.start(assembly.model)
     payments = Unpaid(Secrets.seeded(0), "bench", hash_sums=True)  # hashed as in a run: it takes its time
     sum_updates = ReadAhead(assembly.sum_updates)  # as in a run
@@ -331,7 +334,6 @@ def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerStat
         nonlocal state
         payment = payments.begin(state.round + 1)
         state, summed = play_round(assembly.algorithm, state, store, payment, sum_updates)
-        jax.block_until_ready(state.params)
         return state, summed.users
 
     return play

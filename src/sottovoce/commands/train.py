@@ -11,7 +11,6 @@ from statistics import median_low
 from threading import Lock
 from typing import Unpack
 
-import jax
 import numpy as np
 
 from sottovoce.accounting.matrices import realised_sensitivity, worst_rounds
@@ -327,7 +326,6 @@ class Training:
         saved_at = time.monotonic()
         try:
             for state, played in self._rounds():
-                jax.block_until_ready(state.params)
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state = state
                 seconds = time.perf_counter() - before

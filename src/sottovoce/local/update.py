@@ -309,8 +309,9 @@ def clip_update(
     A quantised update is clipped before and after: quantisation may make it longer.
     """
     update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), trained.update)
+    length = norm(update)
     update, clipped = local.clipping.clip(update, clip_norms)
-    update, sound = finite_or_zero(update)
+    update, sound = finite_or_zero(update, length)
     if local.compression is not None:
         assert key is not None
         sent = local.compression.quantise(update, key)

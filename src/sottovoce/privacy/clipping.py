@@ -185,15 +185,19 @@ def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -
     return clip_norms / jnp.where(weight > 0, weight, 1.0)
 
 
-def finite_or_zero(update: Update) -> tuple[Update, Float[Array, ""]]:
-    """The update and 1, or zeros and 0 when any number in it is not finite."""
+def finite_or_zero(update: Update, length: Array | None = None) -> tuple[Update, Float[Array, ""]]:
+    """The update and 1, or zeros and 0 where its norm is not finite.
+
+    `length` is the norm before a clip, which the clip has computed too: then the update is not read once more for this.
+    """
     import jax
     import jax.numpy as jnp
 
-    finite = jnp.array(True)
-    for leaf in jax.tree.leaves(update):
-        finite &= jnp.all(jnp.isfinite(leaf))
-    return jax.tree.map(lambda leaf: jnp.where(finite, leaf, 0), update), finite.astype(jnp.float32)
+    finite = jnp.isfinite(norm(update) if length is None else length)
+    # Of a constant, XLA would write an array as large as the update to memory, and read it.
+    zero = jax.lax.optimization_barrier(jnp.zeros(()))
+    kept = jax.tree.map(lambda leaf: jnp.where(finite & jnp.isfinite(leaf), leaf, zero), update)
+    return kept, finite.astype(jnp.float32)
 
 
 def _positive(clip_norm: float) -> None:

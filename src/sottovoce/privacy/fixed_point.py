@@ -49,9 +49,18 @@ def add_all(contributions: Any, grid: Any) -> FixedPoint:
     """
     if (count := jax.tree.leaves(contributions)[0].shape[0]) > MOST_AT_ONCE:
         raise ValueError(f"{count} contributions at once are more than {MOST_AT_ONCE}, which a whole number holds")
-    steps = jax.tree.map(lambda leaf: _steps(jnp, leaf, grid).astype(jnp.int32), contributions)
-    high = jax.tree.map(lambda part: jnp.sum(part >> _LOW, axis=0), steps)
-    return _carried(FixedPoint(high, jax.tree.map(lambda part: jnp.sum(part & (2**_LOW - 1), axis=0), steps)))
+    leaves, structure = jax.tree.flatten(contributions)
+    sums = [_sum_of_halves(_within(jnp, leaf / grid).astype(jnp.int32)) for leaf in leaves]  # cuts towards zero
+    return _carried(FixedPoint(*(structure.unflatten(list(halves)) for halves in zip(*sums, strict=True))))
+
+
+def _sum_of_halves(steps: jax.Array) -> tuple[jax.Array, ...]:
+    """Over the leading axis. A GPU adds up both halves of an array at once: else XLA would read all arrays twice."""
+    halves, zero = (steps >> _LOW, steps & (2**_LOW - 1)), np.int32(0)
+    if jax.default_backend() == "cpu":
+        return tuple(jnp.sum(half, axis=0) for half in halves)
+    add_both = lambda one, other: (one[0] + other[0], one[1] + other[1])  # noqa: E731
+    return jax.lax.reduce(halves, (zero, zero), add_both, (0,))
 
 
 def add(one: FixedPoint, other: FixedPoint) -> FixedPoint:
@@ -81,12 +90,12 @@ def _values(totals: tuple[FixedPoint, ...], grids: tuple[Any, ...]) -> tuple[Any
 
 def quantise(contribution: np.ndarray, grid: float) -> np.ndarray:
     """One contribution in whole steps of the grid."""
-    return _steps(np, contribution, np.float32(grid)).astype(np.int64)
+    return _within(np, contribution / np.float32(grid)).astype(np.int64)  # cuts towards zero
 
 
-def _steps(numpy: Any, leaf: Any, grid: Any) -> Any:
+def _within(numpy: Any, steps: Any) -> Any:
     # The bound of a coordinate holds already, by the clip; here it keeps whole numbers from wrapping round.
-    return numpy.clip(numpy.trunc(leaf / grid), -(2.0**BITS), 2.0**BITS)
+    return numpy.clip(steps, -(2.0**BITS), 2.0**BITS)
 
 
 def digest_of(sums: Any) -> bytes:

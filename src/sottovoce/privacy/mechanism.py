@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
@@ -49,11 +50,24 @@ def _estimate(estimator: Estimator, total: Any, weight: Any) -> Any:
     return estimator.estimate(total, weight)
 
 
-def _noised(part: Any, std: float, step: float, key: bytes, stream: int) -> Any:
-    """The part, rounded to whole steps, plus noise in whole steps: what is released is a function of their sum."""
+def _as_it_is(noised: Any) -> Any:
+    return noised
+
+
+def _noised(part: Any, std: float, step: float, key: bytes, stream: int, use: Callable[[Any], Any] = _as_it_is) -> Any:
+    """The part, rounded to whole steps, plus noise in whole steps: what is released is a function of their sum.
+
+    Or what `use` makes of it: see `rounded_gaussian`.
+    """
     if not std:
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part)
-    return rounded_gaussian(key, size_of(part), std / step, stream, lambda noise: _add_steps(part, noise, step))
+        return use(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part))
+
+    def add(noise: Any) -> Any:
+        with jax.enable_x64(True):
+            noised = _add_steps(part, noise, step)
+        return use(noised)
+
+    return rounded_gaussian(key, size_of(part), std / step, stream, add)
 
 
 def _with_skellam(part: Any, steps: float, step: float, key: bytes) -> Any:
@@ -256,14 +270,23 @@ class Mechanism:
         return () if self.stream is None or not self.noise_multiplier else self.stream.init(size_of(update))
 
     def add_noise(
-        self, estimate: Estimate, noise: NoiseState, round_number: int, clip_norms: Any, key: bytes
-    ) -> tuple[Estimate, NoiseState]:
+        self,
+        estimate: Estimate,
+        noise: NoiseState,
+        round_number: int,
+        clip_norms: Any,
+        key: bytes,
+        use: Callable[[Estimate, NoiseState], Any] = lambda noised, noise: (noised, noise),
+    ) -> Any:
         """The estimate with its noise, on one public grid, and the next state of the noise, which is a secret.
+
+        Or what `use` makes of them. It may be asked twice, and what it answers the last time counts: a device goes on
+        while the host finds out whether all of the noise is settled.
 
         Guarantee: it is a function of the sum of the estimate and of Gaussian noise, of the declared multiplier.
         """
         if self.devices is not None:
-            return self._add_skellam(self.devices, estimate, clip_norms, key), noise
+            return use(self._add_skellam(self.devices, estimate, clip_norms, key), noise)
         std, bit_std = self.noise_std(round_number, clip_norms)
         step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
         if step is None and std:
@@ -274,12 +297,10 @@ class Mechanism:
                 std *= 1 + rounding / self.sensitivity(clip_norms)
         if self.stream is not None and std:
             assert step is not None
-            return self._add_correlated(estimate, noise, round_number, (std, step, self.sensitivity(clip_norms)), key)
-        noised = Estimate(
-            _noised(estimate.update, std, step or 1.0, key, 0),
-            None if estimate.bits is None else _noised(estimate.bits, bit_std or 0.0, BIT_STEP, key, 1),
-        )
-        return noised, noise
+            scale = std, step, self.sensitivity(clip_norms)
+            return use(*self._add_correlated(estimate, noise, round_number, scale, key))
+        bits = None if estimate.bits is None else _noised(estimate.bits, bit_std or 0.0, BIT_STEP, key, 1)
+        return _noised(estimate.update, std, step or 1.0, key, 0, lambda update: use(Estimate(update, bits), noise))
 
     def _add_skellam(self, devices: DeviceNoise, estimate: Estimate, clip_norms: Any, key: bytes) -> Estimate:
         """The estimate with the noise of devices and server; of the server alone, where devices have added theirs."""

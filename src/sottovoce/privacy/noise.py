@@ -75,7 +75,7 @@ def rounded_gaussian(
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
         drawn = _draw(drawn_from(key, scale, stream), _padded_size(size))
-        return with_the_rest(drawn, size, lambda place: draw_one(key, place, scale, stream), use)
+    return with_the_rest(drawn, size, lambda place: draw_one(key, place, scale, stream), use)
 
 
 def drawn_from(key: bytes, scale: Scale, stream: int) -> np.ndarray:
@@ -90,12 +90,15 @@ def with_the_rest(
 
     Nearly always all are settled: a device goes on with their use before that is known here, and has it again if not.
     """
-    steps, all_settled = _without_padding(*drawn, size)
+    with jax.enable_x64(True):
+        steps, all_settled = _without_padding(*drawn, size)
+    all_settled.copy_to_host_async()
     used = use(steps)
     if bool(all_settled):
         return used
-    for place in map(int, np.flatnonzero(~np.asarray(drawn[1])[:size])):
-        steps = steps.at[place].set(draw(place))
+    with jax.enable_x64(True):
+        for place in map(int, np.flatnonzero(~np.asarray(drawn[1])[:size])):
+            steps = steps.at[place].set(draw(place))
     return use(steps)
 
 

@@ -48,7 +48,7 @@ def skellam(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " 
     with jax.enable_x64(True):
         given = noise.drawn_from(key, scale, stream)
         drawn = noise._draw(given, noise._padded_size(size), _chance, _numbers(scale))
-        return noise.with_the_rest(drawn, size, lambda place: skellam_one(key, place, scale, stream))
+    return noise.with_the_rest(drawn, size, lambda place: skellam_one(key, place, scale, stream))
 
 
 def scale_of(std: float) -> Scale:

@@ -8,6 +8,7 @@ import pytest
 
 from sottovoce.accounting import NonPrivate, SampledGaussian
 from sottovoce.errors import SottoError
+from sottovoce.privacy import noise
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
@@ -157,3 +158,24 @@ def test_bits_that_leave_the_update_too_much_noise_are_refused():
             Poisson(0.1), FlatClip(1.0), FixedDenominator(10.0), 1.0,
             tracking=QuantileTracking(0.5, 0.2, bit_noise=0.5 * (1 + 1e-14), cohort=10.0),
         )  # fmt: skip
+
+
+def test_what_followed_from_noise_that_was_not_settled_is_thrown_away(monkeypatch):
+    mechanism = Mechanism(Poisson(1.0), FlatClip(4.0), FixedDenominator(3.0), 1.0)
+    query = mechanism.estimate({"x": np.zeros(30)}, np.float64(5.0), np.zeros(1))
+    expected = mechanism.add_noise(query, (), 1, (4.0,), bytes(32))[0].update["x"]
+    real, asked = noise._draw, []
+
+    def doubtful(*arguments):
+        steps, settled = real(*arguments)
+        return steps.at[17].set(7), settled.at[17].set(False)
+
+    def use(noised, state):
+        assert jnp.zeros(()).dtype == jnp.float32  # what follows computes as the rest of the program does
+        asked.append(noised.update["x"])
+        return noised.update["x"] * 2
+
+    monkeypatch.setattr(noise, "_draw", doubtful)
+    found = mechanism.add_noise(query, (), 1, (4.0,), bytes(32), use)
+    assert [bool(each[17] == expected[17]) for each in asked] == [False, True]
+    np.testing.assert_array_equal(found, 2 * expected)

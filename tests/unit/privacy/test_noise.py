@@ -81,7 +81,7 @@ def test_one_coordinate_in_doubt_is_drawn_again(monkeypatch, place):
 
     monkeypatch.setattr(noise, "_draw", doubtful)
     np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6), expected)
-    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6, 0, lambda steps: steps * 3), 3 * expected)
+    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6, 0, lambda steps: np.asarray(steps) * 3), 3 * expected)
 
 
 def test_candidates_in_doubt_are_found():

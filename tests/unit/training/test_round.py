@@ -34,10 +34,11 @@ class Watched:
 
     def watching(self, add_noise):
         def watched(mechanism, query, *rest):
+            *rest, use = rest
             self.asked.append(query)
             noised, noise = add_noise(mechanism, query, *rest)
             self.noised.append(noised)
-            return noised, noise
+            return use(noised, noise)
 
         return watched
 
