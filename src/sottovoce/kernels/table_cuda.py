@@ -19,7 +19,7 @@ from sottovoce.kernels.hopper import KINDS, Product, float32
 from sottovoce.kernels.lstm_users import Step
 
 ROWS = 64  # of the table for a warpgroup at a time; a block has two warpgroups
-PART, GROUP = 40 * 2 * ROWS, 40 * ROWS  # rows of a block of the first and of the second pass: from the vocabulary alone
+PART, GROUP = 27 * 2 * ROWS, 40 * ROWS  # rows of a block of the first and of the second pass: from the vocabulary alone
 ALIGNED = 16  # a row has a multiple of so many numbers
 MEMORY = 232_448  # the most bytes of shared memory that a block can have
 WIDEST = 320  # of a row: the mean rows of a step's tokens must fit the registers

@@ -17,6 +17,7 @@ from jaxtyping import Array
 from sottovoce.accounting.events import ADDED, CorrelatedGaussian, Covered, Event, NonPrivate
 from sottovoce.accounting.matrices import Identity, Participation, StrategyMatrix
 from sottovoce.errors import SottoError
+from sottovoce.on_device import on_device
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clip, joint_norm
 from sottovoce.privacy.device_noise import DeviceNoise, check_noised
@@ -64,7 +65,7 @@ def _noised(part: Any, std: float, step: float, key: bytes, stream: int, use: Ca
 
     def add(noise: Any) -> Any:
         with jax.enable_x64(True):
-            noised = _add_steps(part, noise, step)
+            noised = _add_steps(part, noise, on_device(step, np.float64))
         return use(noised)
 
     return rounded_gaussian(key, size_of(part), std / step, stream, add)

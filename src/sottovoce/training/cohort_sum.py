@@ -20,6 +20,7 @@ from sottovoce.errors import SottoError
 from sottovoce.kernels.find import Program
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
+from sottovoce.on_device import on_device
 from sottovoce.privacy.clipping import norm, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST, FixedPoint, add, add_all, values, zeros
@@ -74,9 +75,10 @@ class SumInBlocks:
         if self.devices > 1:  # sent once for all blocks
             model = jax.device_put(model, NamedSharding(_mesh(self.devices), PartitionSpec()))
         results: list[UserResult] = []
+        step, clip_norms = None if grid is None else on_device(grid, np.float32), on_device(task.clip_norms, np.float32)
         for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks, first):
-            broadcast = Broadcast(model, task.key, task.clip_norms, block.steps)
-            sums, result = _add_block(self._with_steps(spec, block, padded), sums, padded, broadcast, grid)
+            broadcast = Broadcast(model, task.key, clip_norms, on_device(block.steps, np.int32))
+            sums, result = _add_block(self._with_steps(spec, block, padded), sums, padded, broadcast, step)
             results.append(result)
         return (sums if self.devices == 1 else _over_devices(self.devices, sums, exact)), results
 
