@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PRNGKeyArray
 
-from sottovoce.kernels.lstm_users import LN2, Step, unit_of
+from sottovoce.kernels.lstm_users import LN2, Step, nothing, unit_of
 from sottovoce.local.objective import Batch, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
@@ -224,7 +224,7 @@ class _Block:
             if index == self.words and not self.tied:
                 return None
             leaf = self.table if index == self.output else leaf
-            return jnp.zeros((count, *leaf.shape), stored if leaf.ndim > 1 else jnp.float32)
+            return nothing((count, *leaf.shape), stored if leaf.ndim > 1 else jnp.float32)
 
         deltas = [kept(index, leaf) for index, leaf in enumerate(self.received)]
         words = None if self.tied else Sparse.zeros(count, self.received[self.words])

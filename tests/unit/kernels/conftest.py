@@ -50,9 +50,14 @@ def folder_of(tmp_path_factory):
     return compiled
 
 
-@pytest.fixture
-def emulated(folder_of, monkeypatch) -> None:
-    """Launches run on this CPU. What a kernel does not write is not a number."""
+@pytest.fixture(params=["at once", "late"])
+def emulated(request, folder_of, monkeypatch) -> None:
+    """Launches run on this CPU. What a kernel does not write is not a number.
+
+    What is asynchronous is done at once, or as late as can be.
+    """
+    if request.param == "late":
+        monkeypatch.setenv("LATE", "1")
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
 

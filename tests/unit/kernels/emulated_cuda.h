@@ -2,19 +2,23 @@
 //
 // A thread of a block is a fiber, a block an operating system's thread; blocks of a cluster run at once. Warps exchange numbers where
 // all their threads meet, so a thread that does not come is found: the program then says so and ends. Asynchronous copies and products
-// are done at once: that nobody reads too early is not shown here, nor how memory orders what is written.
+// are done at once or, if LATE is set, as late as can be: when somebody waits for them. Until then there are no numbers where they will
+// be, and threads take turns in any order. So who reads or overwrites too early is found. How memory orders what is written is not shown.
 #pragma once
 #include <ucontext.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -56,7 +60,18 @@ inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
 
 // ------------------------------------------------------------------------------------------------- threads, warps, blocks, clusters
 constexpr int STACK = 256 << 10;
-struct Fiber { ucontext_t context; std::unique_ptr<char[]> stack; int thread = 0; bool done = false; };
+inline const bool LATE = getenv("LATE") != nullptr;
+typedef std::vector<std::function<void()>> Products;
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  int thread = 0;
+  bool done = false;
+  Products begun;                 // and not committed
+  std::deque<Products> groups;    // committed, and not done
+  std::vector<const void*> open;  // sums that are not numbers yet, once for each product
+};
+struct Copy { void* to; const void* from; int bytes; uint64_t* barrier; };
 struct Meeting { int here = 0; unsigned times = 0; };
 struct Warp : Meeting { uint64_t given[2][32][6]; };
 struct Block;
@@ -67,6 +82,7 @@ struct Block {
   bool any = false;
   std::vector<Fiber> fibers;
   std::vector<Warp> warps;
+  std::vector<Copy> copies;  // that are not done
   std::vector<unsigned char> memory;
   unsigned char* dynamic = nullptr;
   char* statics = nullptr;  // a place among this block's shared variables, the same in each
@@ -153,11 +169,15 @@ inline void run_block(Block& b) {
   }
   // Nobody in the cluster went on while each thread here had its turn: other blocks may still be at work, a block alone waits for ever.
   const int most = b.cluster->size > 1 ? 50000 : 2;
+  std::vector<Fiber*> order;
+  for (Fiber& f : b.fibers) order.push_back(&f);
+  std::mt19937 random(b.x + 1);
   for (int left = b.threads, idle = 0; left;) {
     const unsigned progress = b.cluster->progress;
     left = 0;
-    for (Fiber& f : b.fibers)
-      if (!f.done) { b.now = &f; swapcontext(&b.scheduler, &f.context); left += !f.done; b.cluster->progress += f.done; }
+    if (LATE) std::shuffle(order.begin(), order.end(), random);
+    for (Fiber* f : order)
+      if (!f->done) { b.now = f; swapcontext(&b.scheduler, &f->context); left += !f->done; b.cluster->progress += f->done; }
     idle = b.cluster->progress == progress ? idle + 1 : 0;
     if (idle > most) { fprintf(stderr, "%d threads of block %d, %d wait for ever\n", left, b.x, b.y); _exit(3); }
     std::this_thread::yield();
@@ -246,15 +266,29 @@ inline void bar_init(uint64_t* b) { *(Barrier*)b = {0, 1, 0}; }
 inline void bar_ready() {}
 inline void bar_expect(uint64_t* b, int bytes) { count(b, bytes, 1); }
 inline void bar_arrive(uint64_t* b) { count(b, 0, 1); }
-inline void bar_wait(uint64_t* b, int parity) { wait_for([&] { return __atomic_load_n(&((Barrier*)b)->phase, __ATOMIC_SEQ_CST) != parity; }); }
+inline void do_copies(uint64_t* barrier) {
+  std::vector<Copy> left;
+  std::swap(left, block_->copies);
+  for (const Copy& c : left) {
+    if (c.barrier != barrier) { block_->copies.push_back(c); continue; }
+    memcpy(c.to, c.from, c.bytes);
+    count(c.barrier, -c.bytes, 0);
+  }
+}
+inline void bar_wait(uint64_t* b, int parity) {
+  wait_for([&] {
+    if (LATE) do_copies(b);
+    return __atomic_load_n(&((Barrier*)b)->phase, __ATOMIC_SEQ_CST) != parity;
+  });
+}
 inline void bar_wait_for_cluster(uint64_t* b, int parity) { bar_wait(b, parity); }
 inline void check_copy(uintptr_t to, const void* from, int bytes) {
   if (bytes <= 0 || (to | (uintptr_t)from | bytes) % 16) { fprintf(stderr, "a copy is not in steps of 16 bytes\n"); _exit(4); }
 }
 inline void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
   check_copy((uintptr_t)to, from, bytes);
-  memcpy(to, from, bytes);
-  count(b, -bytes, 0);
+  block_->copies.push_back({to, from, bytes, b});
+  if (LATE) memset(to, 0xff, bytes); else do_copies(b);
 }
 inline void prefetch(const void* from, int bytes) { check_copy(0, from, bytes); }
 inline void send(uint32_t to, uint32_t bar, uint32_t x) { memcpy(far_(to), &x, 4); count(far_(bar), -4, 0); }
@@ -265,10 +299,17 @@ inline void send4(uint32_t to, uint32_t bar, uint32_t x, uint32_t y, uint32_t z,
 }
 
 inline void wgmma_fence() {}
-inline void wgmma_commit() {}
-template <int OPEN> inline void wgmma_wait() {}
-template <int N> inline void wgmma_wait(float (&)[N]) {}
+inline void wgmma_commit() {
+  Fiber& f = *block_->now;
+  f.groups.push_back(std::move(f.begun));
+  f.begun.clear();
+}
+template <int OPEN> inline void wgmma_wait() {
+  for (auto& groups = block_->now->groups; groups.size() > OPEN; groups.pop_front())
+    for (auto& product : groups.front()) product();
+}
 template <int N> inline void pin(float (&)[N]) {}
+template <int N> inline void wgmma_wait(float (&)[N]) { wgmma_wait<0>(); }
 inline void fence_async() {}
 inline void no_more_loads() {}
 // A number of an operand in pieces, whose first byte and strides are counted in 16 bytes.
@@ -279,13 +320,30 @@ inline float number_of(uint64_t operand, int by_columns, int index, int k) {
 }
 // A thread has rows g and g + 8 of its warp's 16, and columns 8 j + 2 q and 1 more: d[4 j + 2 * (which row) + (which column)].
 template <int N> inline void product(float (&d)[N], const std::function<float(int, int)>& left, uint64_t b, int right, int add) {
-  float a[2][16];
-  for (int i = 0; i < 32; i++) a[i >> 4][i & 15] = left((lane_() >> 2) + 8 * (i >> 4), i & 15);
-  for (int i = 0; i < N; i++) {
-    float sum = 0;
-    for (int k = 0; k < 16; k++) sum += a[i >> 1 & 1][k] * number_of(b, right, 8 * (i >> 2) + 2 * (lane_() & 3) + (i & 1), k);
-    d[i] = (add ? d[i] : 0.f) + sum;
+  float* const sums = d;
+  auto now = [=] {
+    float a[2][16];
+    for (int i = 0; i < 32; i++) a[i >> 4][i & 15] = left((lane_() >> 2) + 8 * (i >> 4), i & 15);
+    for (int i = 0; i < N; i++) {
+      float sum = 0;
+      for (int k = 0; k < 16; k++) sum += a[i >> 1 & 1][k] * number_of(b, right, 8 * (i >> 2) + 2 * (lane_() & 3) + (i & 1), k);
+      sums[i] = (add ? sums[i] : 0.f) + sum;
+    }
+  };
+  if (!LATE) return now(), __syncwarp();
+  Fiber& f = *block_->now;
+  std::vector<float> before;
+  if (std::find(f.open.begin(), f.open.end(), sums) == f.open.end()) {
+    before.assign(d, d + N);
+    for (float& x : d) x = NAN;
   }
+  f.open.push_back(sums);
+  f.begun.push_back([=] {
+    if (!before.empty()) std::copy(before.begin(), before.end(), sums);
+    now();
+    auto& open = block_->now->open;
+    open.erase(std::find(open.begin(), open.end(), sums));
+  });
   __syncwarp();
 }
 template <int N, int LEFT, int RIGHT> inline void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {
@@ -293,6 +351,7 @@ template <int N, int LEFT, int RIGHT> inline void wgmma(float (&d)[N / 2], uint6
   product(d, [=](int row, int k) { return number_of(a, LEFT, first + row, k); }, b, RIGHT, add);
 }
 template <int N, int RIGHT> inline void wgmma_regs(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int add) {
-  auto all = all_give({a[0], a[1], a[2], a[3]});
-  product(d, [=](int row, int k) { return of_a(all, row, k); }, b, RIGHT, add);
+  struct { uint64_t numbers[32][6]; } given;
+  memcpy(given.numbers, all_give({a[0], a[1], a[2], a[3]}), sizeof given);
+  product(d, [=](int row, int k) mutable { return of_a(given.numbers, row, k); }, b, RIGHT, add);
 }

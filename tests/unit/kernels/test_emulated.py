@@ -1,8 +1,8 @@
 """The CUDA kernels of the LSTM against their plain twins without a GPU: their source, compiled for this CPU.
 
 `emulated_cuda.h` has what they write in assembler. So this shows which numbers they multiply and where they put them,
-and that no thread waits for another in vain. Speed, and the order of what is asynchronous, only a GPU shows: see
-`test_lstm_cuda.py`.
+that no thread waits for another in vain, and that none reads or overwrites what a copy or a product still needs. Speed,
+and the order in which writes are seen, only a GPU shows: see `test_lstm_cuda.py`.
 """
 
 from __future__ import annotations

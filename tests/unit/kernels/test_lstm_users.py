@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.build.assembly import assemble
 from sottovoce.kernels import cpu
-from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, parts_of, plain_products
+from sottovoce.kernels.lstm_users import PLAIN, fits, model_of, nothing, parts_of, plain_products
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.models.lstm import LSTM
@@ -184,3 +184,11 @@ def test_on_a_cpu_a_large_model_trains_one_user_at_a_time(model, store):
     assert assemble(recipe, store).sum_updates.products is cpu.ONE_USER
     assert assemble(recipe.replace(run={"block": 2}), store).sum_updates.products is None
     assert assemble(recipe.replace(run={"kernels": "off"}), store).sum_updates.products is None
+
+
+@pytest.mark.parametrize("kind", [jnp.float16, jnp.float32])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (2, 5), (3, 1)])
+def test_nothing_is_zero_in_every_bit(shape, kind):
+    found = nothing(shape, kind)
+    assert (found.shape, found.dtype) == (shape, kind)
+    assert not any(np.asarray(found).tobytes())

@@ -32,7 +32,39 @@ def test_the_kernels_compute_what_their_plain_twins_compute(
 ):
     monkeypatch.setattr(table_cuda, "PART", 256)
     monkeypatch.setattr(table_cuda, "GROUP", 256)
-    words, tokens, rng = 328, 48, np.random.default_rng(size)
+    check_kernels(size, unit, biased, compared, stored, spread)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("emulated", ["late"], indirect=True)
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("bar_wait(&arrived[t & 1], (t >> 1) & 1);", ""),
+        ("bar_wait(&made[t & 1], (t >> 1) & 1);", ""),
+        ("    pair_sync();\n    if (tid == 0 && t + 2 < tiles) fetch(t + 2);", ""),
+        ("    const bool raised =", "    if (tid == 0 && t + 2 < tiles) fetch(t + 2);\n    const bool raised ="),
+        ("if (v0 < last) bar_wait(bar, turn);", ""),
+        ("    wgmma_wait(s);\n    IF_COMPARED(pin(theirs);)", ""),
+        ("      wgmma_wait<0>();\n      pin(c);", "pin(c);"),
+    ],
+)
+def test_a_kernel_that_does_not_wait_is_found(there, instead, emulated, monkeypatch):
+    monkeypatch.setattr(table_cuda, "PART", 768)
+    monkeypatch.setattr(table_cuda, "GROUP", 768)
+    real = table_cuda.source
+
+    def changed(shape):
+        assert real(shape).count(there) == 1
+        return real(shape).replace(there, instead)
+
+    monkeypatch.setattr(table_cuda, "source", changed)
+    with pytest.raises((AssertionError, jax.errors.JaxRuntimeError)):
+        check_kernels(48, False, False, False, "float16", 1.0, words=744)
+
+
+def check_kernels(size, unit, biased, compared, stored, spread, words=328):
+    tokens, rng = 48, np.random.default_rng(size)
 
     def normal(*shape):
         return jnp.asarray(rng.standard_normal(shape), jnp.float32)
