@@ -151,7 +151,9 @@ def less_noise(share: float) -> Iterator[None]:
 def noise_used_again() -> Iterator[None]:
     """Every round has the noise of the same key."""
     real = mechanism._noised
-    with mock.patch.object(mechanism, "_noised", lambda part, std, step, key, n: real(part, std, step, bytes(32), n)):
+    with mock.patch.object(
+        mechanism, "_noised", lambda part, std, step, key, *rest: real(part, std, step, bytes(32), *rest)
+    ):
         yield
 
 

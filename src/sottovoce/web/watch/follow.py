@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypedDict
 
+from sottovoce.data.store import store_facts
 from sottovoce.errors import SottoError
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
@@ -45,6 +46,7 @@ class RunInfo(TypedDict):
 
     name: str
     there: bool
+    practice: bool  # on synthetic people, by `sotto practice`
     rounds: int | None
     budget: float | None
     delta: float | None
@@ -141,6 +143,7 @@ def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo
     return {
         "name": name,
         "there": bool(recipe),
+        "practice": _is_practice(recipe),
         "rounds": run.get("rounds"),
         "budget": privacy.get("epsilon"),
         "delta": privacy.get("delta"),
@@ -151,6 +154,13 @@ def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo
         "exact": exact,
         "baselines": _baselines(folder) if exact else [],
     }
+
+
+def _is_practice(recipe: dict) -> bool:
+    try:
+        return bool(store_facts(Path(recipe["data"]["store"])).get("practice"))
+    except (SottoError, KeyError, TypeError):  # no recipe yet, or its store is elsewhere
+        return False
 
 
 def is_locked(path: Path, locks: Path = Path("/proc/locks")) -> bool:

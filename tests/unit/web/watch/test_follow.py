@@ -11,6 +11,8 @@ import pytest
 
 from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import prepare_demo
+from sottovoce.data.store import Store, mark_as_practice, write_in_arrays
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.files import pretty, sealed
 from sottovoce.privacy.bounded_sums import BoundedSums
@@ -117,6 +119,7 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path):
             **dict.fromkeys(("rounds", "budget", "delta", "rounds_done", "began", "first")),
             "name": "later",
             "there": False,
+            "practice": False,
             "running": False,
             "exact": True,
             "baselines": [],
@@ -335,3 +338,13 @@ def test_baselines_are_sent_once_they_are_whole(run: Path) -> None:
         {"label": "always “.”", "top1": 0.05, "perplexity": None},
         {"label": "base english", "top1": 0.12, "perplexity": 310.0},
     ]
+
+
+def test_a_practice_is_told_from_a_run_on_people(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    nobody = Store.from_users([], Vocabulary.from_tokens(["a", "b"]), tokens_per_user=2)
+    write_in_arrays(tmp_path / "store", nobody, nobody)
+    (run / "recipe.toml").write_text(RECIPE.replace("demo:20", f"{tmp_path / 'store'}"))
+    assert describe_run("run", RunFolder(run))["practice"] is False
+    mark_as_practice(tmp_path / "store")
+    assert describe_run("run", RunFolder(run))["practice"] is True

@@ -155,11 +155,14 @@ function showCard(run, place) {
     card.setAttribute("aria-labelledby", name.id = `run-${place}`);
     name.hidden = runs.length === 1; // the page's title says it
     bar.setAttribute("aria-label", "rounds done");
-    head.append(...(runs.length > 1 ? [swatch] : []), name, make("span", "state"));
+    const practice = make("span", "remark", "synthetic people");
+    practice.hidden = true;
+    head.append(...(runs.length > 1 ? [swatch] : []), name, practice, make("span", "state"));
     card.append(head, bar, make("dl"));
     find("runs").append(card);
     run.card = card;
   }
+  run.card.querySelector("header .remark").hidden = !run.about.practice;
   const bar = run.card.querySelector("progress"), [kind, words] = state(run), shownState = run.card.querySelector(".state");
   bar.max = run.about.rounds || 1;
   bar.value = Math.min(lastRound(run), bar.max);
