@@ -79,6 +79,8 @@ class SumInBlocks:
         for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks, first):
             broadcast = Broadcast(model, task.key, clip_norms, on_device(block.steps, np.int32))
             sums, result = _add_block(self._with_steps(spec, block, padded), sums, padded, broadcast, step)
+            for column in jax.tree.leaves(result):  # so that who reads it later does not wait for the device
+                column.copy_to_host_async()
             results.append(result)
         return (sums if self.devices == 1 else _over_devices(self.devices, sums, exact)), results
 
