@@ -328,13 +328,15 @@ class Training:
             for state, played in self._rounds():
                 clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
                 self.state = state
+                diagnostics = played.diagnostics()  # waits for the sum; a device may still add the noise
                 seconds = time.perf_counter() - before
                 clock.round_done()
                 due = self._evaluate_if_due()
                 if due:
                     clock.evaluation_done()
                 evaluation = due or evaluation
-                entry, loss = self._describe_round(played, clip_norms, seconds, due)
+                self.run_folder.diagnostics.append({"round": state.round, **diagnostics, "seconds": seconds})
+                entry, loss = self._describe_round(clip_norms, due), diagnostics.get("loss")
                 progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
                 self._unseen.append((entry, progress))
                 if self._repeatable:
@@ -442,10 +444,8 @@ class Training:
                 observer(progress)
         self._unseen.clear()
 
-    def _describe_round(
-        self, played: RoundResult, clip_norms: np.ndarray, seconds: float, evaluation: Evaluation | None
-    ) -> tuple[Json, float | None]:
-        """What the record says of a round, and the loss of its users; the owner's diagnostics are written."""
+    def _describe_round(self, clip_norms: np.ndarray, evaluation: Evaluation | None) -> Json:
+        """What the record says of a round."""
         entry: Json = {
             "round": self.state.round,
             "epsilon": to_json_number(self.payments.epsilon(self.state.round)),
@@ -455,9 +455,7 @@ class Training:
         }
         if evaluation:
             entry |= self._measured(evaluation)
-        diagnostics = played.diagnostics()
-        self.run_folder.diagnostics.append({"round": self.state.round, **diagnostics, "seconds": seconds})
-        return entry, diagnostics.get("loss")
+        return entry
 
     def _progress(
         self,

@@ -27,6 +27,7 @@ from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.ledger import Ledger
+from sottovoce.training.types import CohortSum
 
 
 @pytest.fixture
@@ -282,3 +283,18 @@ def test_a_live_line_is_shown_unless_another_observes(recipe, tmp_path, monkeypa
     chosen = given | ({"observer": seen.append} if "observer" in given else {})
     sottovoce.train(recipe, tmp_path / "run", **chosen)
     assert (len(lines), len(seen)) == (int(shown), int(observed))
+
+
+@pytest.mark.parametrize("mode", ["private", "none"])
+def test_the_seconds_of_a_round_include_the_wait_for_its_sum(recipe, tmp_path, monkeypatch, mode):
+    now, real = 0.0, CohortSum.diagnostics
+
+    def wait(summed):
+        nonlocal now
+        now += 5.0
+        return real(summed)
+
+    monkeypatch.setattr(CohortSum, "diagnostics", wait)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    sottovoce.train(recipe.replace(privacy={"mode": mode}, run={"rounds": 2}), tmp_path / "run")
+    assert [line["seconds"] for line in RunFolder.open(tmp_path / "run").diagnostics.read()] == [5.0, 5.0]
