@@ -17,6 +17,7 @@ from sottovoce.data.tokenizer_files import find_tokenizer, option_of
 from sottovoce.errors import SettingError, SottoError, count_of, plain_number
 from sottovoce.files import write_aside
 from sottovoce.recipe import Recipe
+from sottovoce.runs.record import coarse_count
 
 MEASURED = (2_000, 30_000)  # declared users for which the recipe `small` was chosen
 MANY = 10_000  # from here on, larger cohorts and more rounds pay
@@ -235,7 +236,13 @@ def _start(people: Store, base: str | Path | None, out: Path | None) -> _Start:
 
 def _notes(people: Store, declared: int, start: _Start) -> list[str]:
     low, high = MEASURED
-    notes = []
+    notes, found = [], coarse_count(people.users)
+    if not 0.5 < found / declared < 2:
+        there = count_of(found, "person", "people")
+        notes.append(
+            f"the store has about {there} to train on: with {declared:,} declared, a round on it has "
+            f"{found / declared:.2g} times as many users as planned, and the noise for all"
+        )
     if declared < low:
         few = f"{count_of(declared, 'person is', 'people are')} few"
         notes.append(f"{few}: settings were measured for {low:,} to {high:,}; expect little")

@@ -69,7 +69,8 @@ def test_a_store_of_the_words_of_a_base_starts_from_it(store, monkeypatch):
     monkeypatch.setattr(bases, "fitting", lambda kind, settings, words: "english")
     made = write_recipe(store, users=4000)
     assert Recipe.parse(made.text).model.initial == "english"
-    assert made.notes == ()
+    (far,) = made.notes
+    assert "the store has about" in far  # 4,000 declared, and nothing else to say
 
 
 def test_a_base_of_ones_own_is_named_with_its_sizes(store, tmp_path, monkeypatch):
@@ -85,13 +86,13 @@ def test_a_base_of_ones_own_is_named_with_its_sizes(store, tmp_path, monkeypatch
     assert without_comment(made.text.partition("[local]")[2]) == []
     assert (model.initial, model.kind) == (str(tmp_path / "mine"), "transformer")
     assert {name: getattr(model, name) for name in sizes} == sizes
-    (note,) = made.notes
+    _, note = made.notes
     assert "chosen for a transformer of 4.4 million parameters" in note
     monkeypatch.setattr(card, "kind", "gru")
     monkeypatch.setattr(card, "model", {"embedding": 16, "hidden": 24})
     other = write_recipe(store, users=4000, base=tmp_path / "mine")
     assert Recipe.parse(other.text).local.learning_rate == Recipe.load("small").local.learning_rate
-    assert "for the LSTM of `small`, not for this gru" in other.notes[0]
+    assert "for the LSTM of `small`, not for this gru" in other.notes[1]
 
 
 @pytest.mark.parametrize(
@@ -169,3 +170,11 @@ def test_what_is_refused_is_refused_before_the_store_is_charged(store, tmp_path,
     for refused in ({"users": 5}, {"out": taken}, {"out": tmp_path / "none" / "mine.toml"}):
         with pytest.raises(SottoError):
             write_recipe(store, noisy_count=0.1, **refused)
+
+
+@pytest.mark.parametrize(("users", "told"), [(30, False), (50, False), (5000, True), (3, True)])
+def test_a_number_far_from_the_people_of_the_store_is_told(store, users, told):
+    notes = [note for note in write_recipe(store, users=users).notes if "times as many users as planned" in note]
+    assert bool(notes) == told
+    if told:
+        assert f"with {users:,} declared" in notes[0]
