@@ -11,12 +11,13 @@ import numpy as np
 
 
 def on_device(numbers: Any, kind: Any) -> jax.Array:
-    """The same array for the same numbers: public ones, which differ little from round to round."""
+    """The same array for the same numbers: those that differ little from round to round. It must not be donated."""
     array = np.asarray(numbers, kind)
     return _sent(array.tobytes(), array.dtype.str, array.shape)
 
 
 @lru_cache(maxsize=256)
 def _sent(contents: bytes, kind: str, shape: tuple[int, ...]) -> jax.Array:
-    with jax.enable_x64(True):  # else float64 would be cut to float32
+    # Else float64 would be cut to float32; and a program that is being compiled would keep a name for the array alone.
+    with jax.enable_x64(True), jax.ensure_compile_time_eval():
         return jnp.asarray(np.frombuffer(contents, kind).reshape(shape))

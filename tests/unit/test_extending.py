@@ -64,8 +64,9 @@ def test_a_clip_of_ones_own_is_trained_and_keeps_its_bound(run_block, store, cap
     assert "clipped to L2 norm 0.5 (normalise, every step)" in shown
     assert shown.endswith("<Verification of released: verified>\n")
     clip, recipe = made["Normalise"](0.5), made["recipe"]
-    for length in (0.0, 1e-20, 1e-3, 0.5, 7.0, 1e30):
-        leaves = [np.float32(length) * np.ones(100, np.float32), np.zeros((3, 4), np.float32)]
+    for length in (0.0, 1e-20, 9e-20, 1e-3, 0.5, 7.0, 1e30):
+        # The last number has a square that float32 knows, and the others of the smallest ones have none.
+        leaves = [np.float32(length) * np.ones(1000, np.float32), np.full((1, 1), 2 * length, np.float32)]
         update, sound = clipping.finite_or_zero(clip.clip(leaves, np.float32([0.5])).update)
         assert exact_norm(update) <= 0.5
         if 1e-3 <= length <= 7:

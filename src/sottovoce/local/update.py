@@ -316,4 +316,5 @@ def clip_update(
         assert key is not None
         sent = local.compression.quantise(update, key)
         update, _ = local.clipping.clip(local.compression.dequantise(sent), clip_norms)
+        update, _ = finite_or_zero(update)
     return UserResult(update, sound, trained.norm, trained.clipped | clipped, trained.loss)

@@ -189,6 +189,7 @@ def finite_or_zero(update: Update, length: Array | None = None) -> tuple[Update,
     """The update and 1, or zeros and 0 where its norm is not finite.
 
     `length` is the norm before a clip, which the clip has computed too: then the update is not read once more for this.
+    A number that such a clip made not finite becomes 0.
     """
     import jax
     import jax.numpy as jnp

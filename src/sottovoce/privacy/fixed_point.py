@@ -18,7 +18,8 @@ import numpy as np
 from sottovoce.privacy.sha256 import digest_in_lanes
 
 BITS = 27  # a contribution is at most 2^27 steps of the grid
-_LOW = 16  # two 32-bit halves hold a sum of 2^20 of them, 2^15 at a time
+# Two 32-bit halves hold a sum of 2^20 of them, 2^15 at a time; but not 2^20 times 2^27, which no clip lets through.
+_LOW = 16
 MOST_AT_ONCE, MOST = 2**15, 2**20
 BIT_STEP = 0.5  # of the centred bits of adaptive clipping
 

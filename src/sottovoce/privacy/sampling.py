@@ -58,7 +58,10 @@ class Sampler(Block, ABC):
 
     @abstractmethod
     def sample(self, people: Any, key: bytes, round_number: int = 0) -> np.ndarray:
-        """The rows of the users that join, in increasing order."""
+        """The rows of the users that join, in increasing order.
+
+        They follow from people, key and round alone: a round may be asked for before others, twice, or in vain.
+        """
 
     @abstractmethod
     def event(self, noise_multiplier: float) -> Event:

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import PRNGKeyArray
 
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
 from sottovoce.local.keys import local_key
 from sottovoce.training.cohort_sum import Begun, SumInBlocks
 from sottovoce.training.types import Algorithm, CohortSum, RoundKeys, Task
@@ -68,9 +67,9 @@ class ReadAhead:
         try:
             draw = draw_now(algorithm, store, number, keys)
             blocks = self.in_blocks.blocks(algorithm, store, draw.cohort)
-        except SottoError:  # what is refused is refused in its own round
+            begun = self.in_blocks.begin(blocks, algorithm, task._replace(cohort=draw.cohort, key=draw.key), store)
+        except Exception:  # noqa: BLE001 -- what goes wrong here goes wrong in its own round, where it is told
             return
-        begun = self.in_blocks.begin(blocks, algorithm, task._replace(cohort=draw.cohort, key=draw.key), store)
         self._guess = _Guess(algorithm, store, number, keys, draw, begun)
 
     def draw(self, algorithm: Algorithm, store: Store, number: int, keys: RoundKeys) -> Draw:

@@ -104,3 +104,14 @@ def test_what_is_not_finite_is_sent_as_nothing(model):
     sent = send(update, model, user, KEY, jnp.asarray([0.3]), update.steps(24))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(sent.update))
     assert norm(sent.update) <= 0.3
+
+
+def test_what_a_clip_makes_not_finite_of_what_is_sent_is_nothing(model):
+    class Divides(FlatClip):
+        def shorten(self, part, bound):
+            return [leaf * (bound / norm(part)) for leaf in part], norm(part) > bound
+
+    update = FedAvg(Divides(0.3), False, compression=CODE, batch=2, unroll=3, learning_rate=1.0)
+    zero = jax.tree.map(jnp.zeros_like, model)
+    clipped = clip_update(update, Trained(zero, jnp.zeros(()), jnp.zeros(1, bool), jnp.zeros(())), jnp.ones(1), KEY)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(clipped.update))

@@ -184,18 +184,21 @@ def test_nothing_is_read_ahead_where_no_round_is_known_to_follow(store, monkeypa
     assert drawn == [1, 2, 3, 4, 4, 5, 5]  # rounds 4 and 5 have other keys than those that were guessed
 
 
-def test_what_is_refused_is_refused_in_its_own_round(store, monkeypatch):
+@pytest.mark.parametrize(
+    ("part", "error"), [("blocks", SottoError("too many")), ("begin", OSError("rows that cannot be read"))]
+)
+def test_what_goes_wrong_goes_wrong_in_its_own_round(store, monkeypatch, part, error):
     """The round before goes through."""
 
     def refuse(*_):
-        raise SottoError("too many")
+        raise error
 
     assembly = assembled(store)
     ahead = ReadAhead(assembly.sum_updates)
     task = Task(assembly.params, np.arange(2), assembly.algorithm.mechanism.clip_norms(1, None), None)
-    monkeypatch.setattr(SumInBlocks, "blocks", refuse)
+    monkeypatch.setattr(SumInBlocks, part, refuse)
     ahead.read(assembly.algorithm, task, store, 2, KEYS)
-    with pytest.raises(SottoError, match="too many"):
+    with pytest.raises(type(error), match=str(error)):
         ahead(assembly.algorithm, task, store)
 
 
