@@ -1565,6 +1565,48 @@ def no_room_for_rounding():
     clipping.SAFE_SHARE = 1 + 1e-6
 
 
+@caught_by("unit/privacy/test_fixed_point.py", "test_a_gpu_that_adds_both_halves_at_once_has_the_same_sum")
+def halves_that_are_mixed_up_on_a_gpu():
+    """A GPU's sums of the upper and of the lower halves change places."""
+    import jax
+
+    from sottovoce.privacy import fixed_point
+
+    real = fixed_point._sum_of_halves
+
+    def mixed_up(steps):
+        return real(steps) if jax.default_backend() == "cpu" else real(steps)[::-1]
+
+    fixed_point._sum_of_halves = mixed_up
+
+
+@caught_by(
+    "unit/privacy/test_clipping.py",
+    "test_what_a_clip_makes_not_finite_is_zero_and_what_was_not_finite_before_it_has_no_weight[nan]",
+)
+def nan_of_a_clip_is_summed():
+    """A number that a clip made not finite goes on."""
+    import jax
+    import jax.numpy as jnp
+
+    from sottovoce.privacy import clipping
+
+    def finite_or_zero(update, length=None):
+        sound = jnp.isfinite(clipping.norm(update) if length is None else length)
+        return jax.tree.map(lambda leaf: jnp.where(sound, leaf, 0), update), sound.astype(jnp.float32)
+
+    clipping.finite_or_zero = finite_or_zero
+
+
+@caught_by("unit/privacy/test_fixed_point.py", "test_one_contribution_moves_a_sum_by_no_more_than_itself")
+def steps_cut_downwards():
+    """Contributions are cut to the grid downwards, not towards zero: negative ones become longer."""
+    from sottovoce.privacy import fixed_point
+
+    real = fixed_point._within
+    fixed_point._within = lambda numpy, steps: numpy.floor(real(numpy, steps))
+
+
 @caught_by("unit/local/test_update.py", "test_a_user_whose_update_is_not_finite_contributes_zero_and_no_weight")
 def nan_is_summed():
     """Updates that are not finite are summed."""

@@ -51,11 +51,9 @@ def _estimate(estimator: Estimator, total: Any, weight: Any) -> Any:
     return estimator.estimate(total, weight)
 
 
-def _as_it_is(noised: Any) -> Any:
-    return noised
-
-
-def _noised(part: Any, std: float, step: float, key: bytes, stream: int, use: Callable[[Any], Any] = _as_it_is) -> Any:
+def _noised(
+    part: Any, std: float, step: float, key: bytes, stream: int, use: Callable[[Any], Any] = lambda noised: noised
+) -> Any:
     """The part, rounded to whole steps, plus noise in whole steps: what is released is a function of their sum.
 
     Or what `use` makes of it: see `rounded_gaussian`.

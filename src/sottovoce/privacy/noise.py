@@ -58,12 +58,8 @@ class Scale(NamedTuple):
         return Scale(mantissa, exponent - _MANTISSA)
 
 
-def _as_it_is(steps: Array) -> Array:
-    return steps
-
-
 def rounded_gaussian(
-    key: bytes, size: int, std: float, stream: int = 0, use: Callable[[Array], Any] = _as_it_is
+    key: bytes, size: int, std: float, stream: int = 0, use: Callable[[Array], Any] = lambda steps: steps
 ) -> Any:
     """round(std · X), `size` times: the noise that a key has for a stream, or what `use` makes of it.
 
@@ -84,7 +80,7 @@ def drawn_from(key: bytes, scale: Scale, stream: int) -> np.ndarray:
 
 
 def with_the_rest(
-    drawn: tuple[Array, Array], size: int, draw: Callable[[int], int], use: Callable[[Array], Any] = _as_it_is
+    drawn: tuple[Array, Array], size: int, draw: Callable[[int], int], use: Callable[[Array], Any] = lambda steps: steps
 ) -> Any:
     """What `use` makes of the first `size` steps of `_draw`, where those that are not settled are drawn one by one.
 
@@ -138,7 +134,8 @@ def _draw(
     """
     key, (stream, mantissa, shift) = words[:8], words[8:]
     scale = mantissa.astype(jnp.uint64), shift.astype(jnp.uint64)
-    candidates = partial(_candidates, *scale, jnp.asarray(_table()), chance_of=chance_of, numbers=numbers)
+    table = jax.lax.optimization_barrier(jnp.asarray(_table()))  # else XLA looks up every number while it compiles
+    candidates = partial(_candidates, *scale, table, chance_of=chance_of, numbers=numbers)
     counters = jnp.arange(size // 3, dtype=jnp.uint32).reshape(-1, _blocks_at_once(size // 3))
     drawn = jax.lax.map(lambda some: candidates(chacha20_blocks(key, some, (SHARED, stream, 0))), counters)
     steps, kept, sure = (each.reshape(size) for each in drawn)

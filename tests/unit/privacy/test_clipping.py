@@ -113,6 +113,17 @@ def test_an_update_that_is_not_finite_contributes_zero(bad):
         assert exact_norm(safe) == 0.0
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_a_clip_makes_not_finite_is_zero_and_what_was_not_finite_before_it_has_no_weight(bad):
+    clipped = {"one": np.float32([bad, 0.25]), "two": np.float32([0.5])}
+    safe, sound = finite_or_zero(clipped, np.float32(1.0))
+    np.testing.assert_array_equal(safe["one"], [0.0, 0.25])
+    assert float(sound) == 1.0
+    safe, sound = finite_or_zero(clipped, np.float32(bad))
+    assert not any(np.any(leaf) for leaf in safe.values())
+    assert float(sound) == 0.0
+
+
 def test_norm_is_of_all_leaves_together():
     assert float(norm({"a": jnp.array([3.0]), "b": jnp.array([[4.0]])})) == pytest.approx(5.0)
 

@@ -50,6 +50,15 @@ def test_a_sum_is_exact_and_the_same_in_any_order_and_blocks(parts):
     np.testing.assert_array_equal(summed(parts[::-1], blocks=min(4, len(parts))), exact)
 
 
+def test_a_gpu_that_adds_both_halves_at_once_has_the_same_sum(monkeypatch):
+    longest = np.repeat(np.float32([[BOUND, -BOUND, -grid_of(BOUND)]]), 40, axis=0)
+    drawn = np.random.default_rng(0).uniform(-BOUND, BOUND, (57, 3)).astype(np.float32)
+    leaves = {"one": np.concatenate([longest, drawn]), "two": np.concatenate([drawn, longest])[:, :2]}
+    expected = add_all(leaves, grid_of(BOUND))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    jax.tree.map(np.testing.assert_array_equal, add_all(leaves, grid_of(BOUND)), expected)
+
+
 @given(parts=contributions)
 @examples(60)
 def test_one_contribution_moves_a_sum_by_no_more_than_itself(parts):
