@@ -1,4 +1,4 @@
-"""Numbers that stay on the device. A GPU waits some 0.2 ms for each number that a call sends to it."""
+"""Numbers that stay on the device: a GPU waits for each number that a call sends to it (docs/log.md)."""
 
 from __future__ import annotations
 
