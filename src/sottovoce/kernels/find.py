@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sottovoce.gpu import is_hopper
 from sottovoce.kernels import any_users, cpu, lstm_cuda, lstm_users, one_gradient, one_table, recurrence, table_cuda
 from sottovoce.kernels.any_users import Softmax, plain_softmax
 from sottovoce.kernels.cpu import OneUser
@@ -64,7 +65,7 @@ def _was_compared(update: FedAvg, model: Any) -> bool:
 
     By `benchmarks/compare_programs.py` and `sotto bench`, on an H200: see docs/results/speed.md.
     """
-    if getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+    if not is_hopper():
         return False
     models = COMPARED if update.objective is plain else (LSTM,)
     return type(model) in models and _is_bounded(update)

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sottovoce.gpu import is_hopper
+
 KINDS = {"float32": "float", "float16": "half"}  # of numbers, as CUDA calls them
 
 
@@ -63,7 +65,7 @@ class _Unavailable(Exception):
 
 def can_run(text: str) -> bool:
     """Is this a Hopper GPU, and can the kernels be compiled for it?"""
-    if jax.default_backend() != "gpu" or getattr(jax.devices()[0], "compute_capability", "") != "9.0":
+    if not is_hopper():
         return False
     try:
         _compiled(text)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, UInt32
+
+from sottovoce.gpu import is_hopper
 
 _CONSTANTS = np.frombuffer(b"expand 32-byte k", "<u4").tolist()
 # Which words of the state are mixed, four at a time.
 _COLUMNS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
 _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 _ROUND_PAIRS = 10
+_TILE = 128  # blocks of one program of the kernel
 
 
 def chacha20_block(key: bytes, counter: int, nonce: tuple[int, int, int]) -> list[int]:
@@ -29,14 +34,52 @@ def chacha20_block(key: bytes, counter: int, nonce: tuple[int, int, int]) -> lis
 def chacha20_blocks(key: Any, counters: Any, nonce: tuple[Any, Any, Any]) -> list[Any]:
     """The same for many counters at once: word 0 of all their blocks, word 1, ...
 
-    `key` is 8 words of 32 bits. Rounds are a loop: without it, the program would take half a minute to compile.
+    `key` is 8 words of 32 bits.
     """
-    zeros = jnp.zeros_like(counters)
-    constants = [jnp.uint32(word) for word in _CONSTANTS]
-    state = [zeros + word for word in (*constants, *(key[place] for place in range(8)))]
-    state += [counters, *(zeros + jnp.uint32(word) for word in nonce)]
+    header = jnp.concatenate([jnp.asarray(part, jnp.uint32) for part in (_CONSTANTS, key, [0], nonce)])
+    if is_hopper():
+        return list(_by_kernel(header, counters))
+    return _mixed([jnp.full_like(counters, word) for word in header], counters)
+
+
+def _mixed(header: Any, counters: Any) -> list[Any]:
+    """The blocks that begin with these words, of which one is the counter.
+
+    Rounds are a loop: without it, the program would take half a minute to compile.
+    """
+    state = [*header[:12], counters, *header[13:]]
     mixed = jax.lax.fori_loop(0, _ROUND_PAIRS, lambda _, mixed: _pair_of_rounds(mixed, lambda word: word), state)
     return [one + other for one, other in zip(mixed, state, strict=True)]
+
+
+def _by_kernel(
+    header: UInt32[Array, " words"], counters: UInt32[Array, " blocks"], interpret: bool = False
+) -> UInt32[Array, "words blocks"]:
+    """The same by one kernel, which keeps the words in registers. XLA writes them to memory in every turn of a loop."""
+    from jax.experimental import pallas as pl  # takes a while to import
+    from jax.experimental.pallas import triton
+
+    count = -(-counters.size // _TILE) * _TILE
+    words = pl.pallas_call(
+        partial(_mix_tile, blocks=count),
+        grid=(count // _TILE,),
+        out_shape=jax.ShapeDtypeStruct((16 * count,), jnp.uint32),
+        compiler_params=triton.CompilerParams(num_warps=4, num_stages=1),
+        interpret=interpret,
+        name="chacha20",
+    )(header, jnp.pad(counters, (0, count - counters.size)))
+    return words.reshape(16, count)[:, : counters.size]
+
+
+def _mix_tile(header: Any, counters: Any, out: Any, *, blocks: int) -> None:
+    """One program: the blocks of a tile."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    first = pl.program_id(0) * _TILE
+    words = [jnp.full(_TILE, header[word]) for word in range(16)]
+    for word, values in enumerate(_mixed(words, triton.load(counters.at[pl.ds(first, _TILE)]))):
+        triton.store(out.at[pl.ds(word * blocks + first, _TILE)], values)
 
 
 def _pair_of_rounds(state: list[Any], to_32_bits: Callable[[Any], Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from jaxtyping import Array
 from sottovoce.accounting.events import ADDED, CorrelatedGaussian, Covered, Event, NonPrivate
 from sottovoce.accounting.matrices import Identity, Participation, StrategyMatrix
 from sottovoce.errors import SottoError
-from sottovoce.on_device import on_device
+from sottovoce.gpu import on_device
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import Clip, joint_norm
 from sottovoce.privacy.device_noise import DeviceNoise, check_noised
@@ -79,9 +79,9 @@ def _with_skellam(part: Any, steps: float, step: float, key: bytes) -> Any:
 
 @partial(jax.jit, static_argnums=3)
 def _add_steps(part: Any, noise: Any, step: Any, finer: int = 0) -> Any:
-    """The part plus noise, whose steps are `finer` by so many bits."""
+    """The part plus noise, whose steps are `finer` by so many bits. What is behind the noise is not used."""
     leaves, structure = jax.tree.flatten(part)
-    noises = jnp.split(noise, list(accumulate(leaf.size for leaf in leaves))[:-1])
+    *noises, _ = jnp.split(noise, list(accumulate(leaf.size for leaf in leaves)))
     noised = []
     for leaf, noise in zip(leaves, noises, strict=True):
         whole = jnp.rint(leaf / step)  # below 2^53, where float64 adds exactly

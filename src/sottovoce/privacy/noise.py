@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from sottovoce.gpu import for_host
 from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks
 
 CELLS = 64  # in a standard deviation
@@ -58,10 +59,20 @@ class Scale(NamedTuple):
         return Scale(mantissa, exponent - _MANTISSA)
 
 
+class Drawn(NamedTuple):
+    """Many coordinates, and more behind them: padding."""
+
+    steps: Int[Array, " padded"]
+    settled: Bool[Array, " padded"]  # by 64 bits, or padding; the others are for `draw_one`
+    all_settled: Bool[Array, ""]
+
+
 def rounded_gaussian(
-    key: bytes, size: int, std: float, stream: int = 0, use: Callable[[Array], Any] = lambda steps: steps
+    key: bytes, size: int, std: float, stream: int = 0, use: Callable[[Array], Any] | None = None
 ) -> Any:
-    """round(std · X), `size` times: the noise that a key has for a stream, or what `use` makes of it.
+    """round(std · X), `size` times: the noise that a key has for a stream.
+
+    Or what `use` makes of it, with more numbers behind it, which must not be used.
 
     Guarantee: coordinates are independent, and each has exactly this distribution, given that the key stream of
     ChaCha20 under a secret key of 256 bits is uniform. A standard deviation is rounded up by at most 2^-31 of it.
@@ -70,38 +81,38 @@ def rounded_gaussian(
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        drawn = _draw(drawn_from(key, scale, stream), _padded_size(size))
-    return with_the_rest(drawn, size, lambda place: draw_one(key, place, scale, stream), use)
+        drawn = _draw(drawn_from(key, scale, stream, size), _padded_size(size))
+    draw = lambda place: draw_one(key, place, scale, stream)  # noqa: E731
+    return with_the_rest(drawn, draw, use or partial(without_padding, size))
 
 
-def drawn_from(key: bytes, scale: Scale, stream: int) -> np.ndarray:
-    """The first argument of `_draw`: the words of a key, the stream, and the scale. A device gets all of it at once."""
-    return np.concatenate([np.frombuffer(key, "<u4"), np.array([stream, scale.mantissa, _shift(scale, 64)], "<u4")])
+def drawn_from(key: bytes, scale: Scale, stream: int, size: int) -> np.ndarray:
+    """The first argument of `_draw`: the words of a key, the stream, the scale, and how many coordinates are no
+    padding. A device gets all of it at once.
+    """
+    numbers = np.array([stream, scale.mantissa, _shift(scale, 64), size], "<u4")
+    return np.concatenate([np.frombuffer(key, "<u4"), numbers])
 
 
-def with_the_rest(
-    drawn: tuple[Array, Array], size: int, draw: Callable[[int], int], use: Callable[[Array], Any] = lambda steps: steps
-) -> Any:
-    """What `use` makes of the first `size` steps of `_draw`, where those that are not settled are drawn one by one.
+def with_the_rest(drawn: Drawn, draw: Callable[[int], int], use: Callable[[Array], Any]) -> Any:
+    """What `use` makes of the steps of `_draw`, where those that are not settled are drawn one by one.
 
     Nearly always all are settled: a device goes on with their use before that is known here, and has it again if not.
     """
-    with jax.enable_x64(True):
-        steps, all_settled = _without_padding(*drawn, size)
-    all_settled.copy_to_host_async()
-    used = use(steps)
-    if bool(all_settled):
+    used = use(drawn.steps)
+    if bool(drawn.all_settled):
         return used
+    steps = drawn.steps
     with jax.enable_x64(True):
-        for place in map(int, np.flatnonzero(~np.asarray(drawn[1])[:size])):
+        for place in map(int, np.flatnonzero(~np.asarray(drawn.settled))):
             steps = steps.at[place].set(draw(place))
     return use(steps)
 
 
-@partial(jax.jit, static_argnums=2)
-def _without_padding(steps: Array, settled: Array, size: int) -> tuple[Array, Array]:
-    """The first `size` steps, and whether all of these are settled."""
-    return steps[:size], jnp.all(settled[:size])
+def without_padding(size: int, steps: Array) -> Int[Array, " size"]:
+    """The first `size` steps."""
+    with jax.enable_x64(True):
+        return steps[:size]
 
 
 def _padded_size(size: int) -> int:
@@ -124,28 +135,35 @@ def _gaussian_chance(cell: Array, t: Array, steps: Array, numbers: tuple[Any, ..
 @partial(jax.jit, static_argnums=(1, 2))
 def _draw(
     words: Any,
-    size: int,
+    padded: int,
     chance_of: Callable[..., tuple[Array, Any]] = _gaussian_chance,
     numbers: tuple[Any, ...] = (),
-) -> tuple[Int[Array, " size"], Bool[Array, " size"]]:
-    """Many coordinates at once, and which of them 64 bits have settled. The others are for `draw_one`.
+) -> Drawn:
+    """Many coordinates at once.
 
     Another law than the Gaussian one has its own `chance_of` a candidate to be kept, which `numbers` may enter.
     """
-    key, (stream, mantissa, shift) = words[:8], words[8:]
+    key, (stream, mantissa, shift, size) = words[:8], words[8:]
     scale = mantissa.astype(jnp.uint64), shift.astype(jnp.uint64)
     table = jax.lax.optimization_barrier(jnp.asarray(_table()))  # else XLA looks up every number while it compiles
     candidates = partial(_candidates, *scale, table, chance_of=chance_of, numbers=numbers)
-    counters = jnp.arange(size // 3, dtype=jnp.uint32).reshape(-1, _blocks_at_once(size // 3))
+    counters = jnp.arange(padded // 3, dtype=jnp.uint32).reshape(-1, _blocks_at_once(padded // 3))
     drawn = jax.lax.map(lambda some: candidates(chacha20_blocks(key, some, (SHARED, stream, 0))), counters)
-    steps, kept, sure = (each.reshape(size) for each in drawn)
+    steps, kept, sure = (each.reshape(padded) for each in drawn)
     # One in 160 needs its second candidate. Where there is no room for all of them, `draw_one` has the rest.
-    (places,) = jnp.nonzero(sure & ~kept, size=size // 64 + 128, fill_value=size)
+    places = _places_of(sure & ~kept, padded // 64 + 128)
     again, found, certain = candidates(chacha20_blocks(key, places.astype(jnp.uint32), (OWN, stream, 0)))
     first = jnp.argmax(found, axis=1, keepdims=True)
     certain = found.any(axis=1) & (certain | (jnp.arange(3) > first)).all(axis=1)
     steps = steps.at[places].set(jnp.take_along_axis(again, first, axis=1)[:, 0], mode="drop")
-    return steps, (kept & sure).at[places].set(certain, mode="drop")
+    settled = (kept & sure).at[places].set(certain, mode="drop") | (jnp.arange(padded) >= size)
+    return Drawn(steps, settled, for_host(jnp.all(settled)))
+
+
+def _places_of(chosen: Bool[Array, " size"], room: int) -> Int[Array, " room"]:
+    """The first places that are chosen; where there are fewer, `size` follows. It is faster than `jnp.nonzero`."""
+    slots = jnp.where(chosen, jnp.cumsum(chosen) - 1, room)
+    return jnp.full(room, chosen.size).at[slots].set(jnp.arange(chosen.size), mode="drop")
 
 
 def _candidates(

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, UInt32
 
+from sottovoce.gpu import for_host, is_hopper
+
 LANES, FEWER_LANES = 2**14, 2**9
 _TILE = 64  # lanes of one program of the kernel
 
@@ -40,19 +42,14 @@ def digest_in_lanes(words: UInt32[Array, " words"]) -> bytes:
 
     The digests of many lanes are words again, and are hashed in fewer: that is what leaves the device.
     """
-    found = np.asarray(_of_two_levels(words, _runs_kernels())).T.astype(">u4").tobytes()
+    found = np.asarray(_of_two_levels(words, is_hopper())).T.astype(">u4").tobytes()
     return hashlib.sha256(f"{words.size} words in {LANES} and {FEWER_LANES} lanes".encode() + found).digest()
-
-
-def _runs_kernels() -> bool:
-    """Is this a Hopper GPU? There the kernel was compared with `_digests`."""
-    return jax.default_backend() == "gpu" and getattr(jax.devices()[0], "compute_capability", "") == "9.0"
 
 
 @partial(jax.jit, static_argnums=1)
 def _of_two_levels(words: UInt32[Array, " words"], kernel: bool) -> UInt32[Array, "8 lanes"]:
     digests = _by_kernel if kernel else _digests
-    return digests(digests(words, LANES).ravel(), FEWER_LANES)
+    return for_host(digests(digests(words, LANES).ravel(), FEWER_LANES))
 
 
 def _in_blocks(words: UInt32[Array, " words"], lanes: int) -> UInt32[Array, "blocks 16 lanes"]:

@@ -46,9 +46,10 @@ def skellam(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " 
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = scale_of(std)
     with jax.enable_x64(True):
-        given = noise.drawn_from(key, scale, stream)
+        given = noise.drawn_from(key, scale, stream, size)
         drawn = noise._draw(given, noise._padded_size(size), _chance, _numbers(scale))
-    return noise.with_the_rest(drawn, size, lambda place: skellam_one(key, place, scale, stream))
+    draw = lambda place: skellam_one(key, place, scale, stream)  # noqa: E731
+    return noise.with_the_rest(drawn, draw, partial(noise.without_padding, size))
 
 
 def scale_of(std: float) -> Scale:

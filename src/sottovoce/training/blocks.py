@@ -99,7 +99,7 @@ def block_size(
         size = ceil(cohort / ceil(cohort / most))
         return min(most, -(-size // 8) * 8)
     # Empty seats beside 100 users cost 0.02 ms each; of a cohort that varies, some of 32 are taken.
-    unit = 32 if varies else 8
+    unit = 32 if varies else 4
     return -(-size // unit) * unit
 
 

@@ -17,10 +17,10 @@ from jaxtyping import Array, Int, PRNGKeyArray
 
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
+from sottovoce.gpu import on_device
 from sottovoce.kernels.find import Program
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
-from sottovoce.on_device import on_device
 from sottovoce.privacy.clipping import norm, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST, FixedPoint, add, add_all, values, zeros

@@ -167,8 +167,8 @@ def test_what_followed_from_noise_that_was_not_settled_is_thrown_away(monkeypatc
     real, asked = noise._draw, []
 
     def doubtful(*arguments):
-        steps, settled = real(*arguments)
-        return steps.at[17].set(7), settled.at[17].set(False)
+        steps, settled, _ = real(*arguments)
+        return noise.Drawn(steps.at[17].set(7), settled.at[17].set(False), False)
 
     def use(noised, state):
         assert jnp.zeros(()).dtype == jnp.float32  # what follows computes as the rest of the program does

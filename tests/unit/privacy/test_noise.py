@@ -11,7 +11,16 @@ import numpy as np
 import pytest
 
 from sottovoce.privacy import noise
-from sottovoce.privacy.noise import CELLS, LEAST_SCALE, MOST_SCALE, Scale, draw_one, rounded_gaussian, thresholds
+from sottovoce.privacy.noise import (
+    CELLS,
+    LEAST_SCALE,
+    MOST_SCALE,
+    Drawn,
+    Scale,
+    draw_one,
+    rounded_gaussian,
+    thresholds,
+)
 
 KEY = bytes(range(32))
 
@@ -30,9 +39,9 @@ def test_coordinates_beyond_those_that_are_drawn_together_are_drawn_as_alone():
 
 
 def draw(size, std):
-    scale = Scale.at_least(std)
     with jax.enable_x64(True):
-        return tuple(map(np.asarray, noise._draw(noise.drawn_from(KEY, scale, 0), size)))
+        drawn = noise._draw(noise.drawn_from(KEY, Scale.at_least(std), 0, size), size)
+    return np.asarray(drawn.steps), np.asarray(drawn.settled)
 
 
 def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next():
@@ -57,8 +66,8 @@ def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
     asked = []
 
     def doubtful(*arguments):
-        steps, settled = real(*arguments)
-        return steps * 0 + 7, settled & False
+        steps, settled, _ = real(*arguments)
+        return Drawn(steps * 0 + 7, settled.at[:30].set(False), False)
 
     def watched(key, coordinate, scale, stream):
         asked.append(coordinate)
@@ -71,17 +80,38 @@ def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
     assert asked == list(range(30))
 
 
+@pytest.mark.parametrize("room", [1, 40, 3000])
+def test_places_are_those_that_are_chosen_as_far_as_there_is_room(room):
+    chosen = np.random.default_rng(0).random(3000) < 0.01
+    expected = np.append(np.flatnonzero(chosen), np.full(room, 3000))[:room]
+    np.testing.assert_array_equal(noise._places_of(jnp.asarray(chosen), room), expected)
+
+
 @pytest.mark.parametrize("place", [0, 17, 29])
 def test_one_coordinate_in_doubt_is_drawn_again(monkeypatch, place):
     expected, real = np.asarray(rounded_gaussian(KEY, 30, 1e6)), noise._draw
 
     def doubtful(*arguments):
-        steps, settled = real(*arguments)
-        return steps.at[place].set(7), settled.at[place].set(False)
+        steps, settled, _ = real(*arguments)
+        return Drawn(steps.at[place].set(7), settled.at[place].set(False), False)
 
     monkeypatch.setattr(noise, "_draw", doubtful)
     np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6), expected)
-    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6, 0, lambda steps: np.asarray(steps) * 3), 3 * expected)
+    use = lambda steps: 3 * np.asarray(steps)[:30]  # noqa: E731
+    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6, 0, use), 3 * expected)
+
+
+@pytest.mark.parametrize("size", [0, 5, 3072])
+def test_all_is_settled_where_no_coordinate_is_in_doubt(size):
+    """Were every candidate in doubt: what is padding is not drawn again."""
+    doubtful = lambda cell, t, steps, numbers: (t * 0 + 0.5, 1.0)  # noqa: E731
+    given = noise.drawn_from(KEY, Scale.at_least(1e6), 0, size)
+    with jax.enable_x64(True):
+        sure, unsure = noise._draw(given, 3072), noise._draw(given, 3072, doubtful)
+    assert np.all(sure.settled)
+    assert bool(sure.all_settled)
+    np.testing.assert_array_equal(unsure.settled, np.arange(3072) >= size)
+    assert bool(unsure.all_settled) == (size == 0)
 
 
 def test_candidates_in_doubt_are_found():

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.on_device import on_device
+from sottovoce.gpu import on_device
 
 
 @pytest.mark.parametrize(("numbers", "kind"), [(2.0**-40 / 3, np.float64), ([0.1, 0.2], np.float32), (7, np.int32)])
