@@ -88,7 +88,7 @@ def block_size(
         return chosen
     on_cpu = jax.default_backend() == "cpu"
     counted = parameter_count(model if on_cpu else split(model)[0])
-    most = max(1, min(512 if on_cpu else 1024, (6 * 2**20 if on_cpu else _room()) // (8 * counted)))
+    most = max(1, min(512 if on_cpu else 4096, (6 * 2**20 if on_cpu else _room()) // (8 * counted)))
     if not on_cpu and update is not None and (memory := _memory()):
         # A third: the next block begins before the memory of this one is free.
         most = max(1, min(most, memory // 3 // max(bytes_of_a_step(update, model), 1)))

@@ -99,8 +99,8 @@ def test_a_block_fits_the_cache_of_a_cpu_and_is_full_on_a_gpu(monkeypatch):
     half = {"weight": np.zeros(3 * 2**12), "frozen": np.zeros(9 * 2**12, np.int32)}
     assert block_size(half, cohort=1000) == 16  # a step computes with what is frozen too
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert block_size(half, cohort=5000) == 1000  # five blocks of one size, of at most 1,024
-    assert block_size(params, cohort=2048) == 1024
+    assert block_size(half, cohort=10_000) == 3336  # three blocks of one size, of at most 4,096
+    assert block_size(params, cohort=2048, varies=False) == 2048
     assert block_size(params, cohort=500) == 576  # one block, with room for a cohort that is drawn larger
     assert block_size(params, cohort=500, varies=False) == 500
     assert block_size(params, cohort=100) == 128
@@ -122,10 +122,10 @@ def test_what_a_step_keeps_for_its_gradient_fits_a_gpu_too(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(module, "_memory", lambda: 3 * 64 * kept)
     assert block_size(model, 1000, update=update) == 64
-    assert block_size(model, 1000) == 1000
+    assert block_size(model, 1000, varies=False) == 1000
     assert block_size(model, 1000, chosen=7, update=update) == 7
     monkeypatch.setattr(module, "_memory", lambda: 0)  # a device that does not say
-    assert block_size(model, 1000, update=update) == 1000
+    assert block_size(model, 1000, update=update, varies=False) == 1000
 
 
 def test_a_step_has_a_latency_on_a_gpu_alone(monkeypatch):
