@@ -1,7 +1,8 @@
 // The kernels of FedAvg with the paper's LSTM, for all users of a block. Sizes: 80 tokens a step (10 x 8 lanes), E = 96, H = 256.
 // All products have bf16 numbers and float32 sums. Those of large matrices are products of a warpgroup, the others of
 // a warp. 80 = 5*16 = 64 + 16, 96 = 6*16, so nothing is padded.
-// STORED is the kind of Δ between steps, float or half. A stored number times `scale` is Δ; before the clip it was times `unit`.
+// STORED, the kind of Δ between steps (float or half), AT_HAND and TOGETHER (of pass B) are defined before this text.
+// A stored number times `scale` is Δ; before the clip it was times `unit`.
 // A scale below 0 marks a user who has finished: every kernel returns at once, and nobody reads what it would have written.
 #define T 80
 #define E 96
@@ -178,7 +179,8 @@ __device__ __forceinline__ void head_a(const bf* out, const bf* received, const 
 }
 
 // ------------------------------------------------------------------------------------------------- softmax, pass B
-// grid (groups, users), 128 threads: four warps take 64 rows of the table at a time, 16 each. meta: vocabulary, rows of a group. rate: the learning rate.
+// grid (blocks, users), 128 threads: four warps take 64 rows of the table at a time, 16 each. meta: vocabulary, rows of a group, groups of a block.
+// rate: the learning rate. Each group has a sum of squares of its own; a block has at most TOGETHER of them.
 // A thread's numbers of 32 columns are 8q..8q+7, so that it reads and writes 16 bytes at once: in `hs` columns lie in that order.
 // Rows are multiplied as they are, and divided by their norms afterwards.
 template <typename S>
@@ -187,17 +189,19 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
                                        const float* rate, const float* unit_, S* fresh, float* square) {
   constexpr int ROW = E * sizeof(S), STAGE = 16 * (ROW + 2 * E), BESIDE = 128, BELOW = 12 * BESIDE;
   unsigned char* hs = raw;  // [10][12] pieces: eight tokens, eight columns
+  bf* ws = (bf*)(raw + 10 * BELOW + 8 * STAGE);  // [AT_HAND][E]: gradients of the first words read that are in this block's rows
   __shared__ __align__(16) float lv[T], sh[T];
-  __shared__ __align__(16) int tg[T], in[T];
-  __shared__ float red[4];
-  __shared__ __align__(8) uint64_t bars[4][2];
+  __shared__ __align__(16) int tg[T];
+  __shared__ int place[T];  // of a word read: its row of `ws`, or more than those
+  __shared__ float red[TOGETHER][4];
+  __shared__ __align__(8) uint64_t bars[4][2], kept;
   const int user = blockIdx.y, tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, g = lane >> 2, q = lane & 3;
   unsigned char* mine = raw + 10 * BELOW + warp * 2 * STAGE;  // this warp's next rows, twice
   uint64_t* bar = bars[warp];
-  const int V = meta[0], rows = meta[1], first = blockIdx.x * rows, last = min(V, first + rows);
+  const int V = meta[0], rows = meta[1], groups = meta[2], first = blockIdx.x * groups * rows, last = min(V, first + groups * rows);
   const float scale = scale_[user], unit = unit_[user], eta = rate[0] / unit, keep = scale / unit;
   if (scale < 0) return;
-  if (lane == 0) { bar_init(bar); bar_init(bar + 1); bar_ready(); }
+  if (lane == 0) { bar_init(bar); bar_init(bar + 1); if (warp == 0) bar_init(&kept); bar_ready(); }
   __syncwarp();
   auto fetch = [&](int v0, int s) {
     if (lane == 0 && v0 < last) {
@@ -209,6 +213,28 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
     }
   };
   fetch(first + 16 * warp, 0); fetch(first + 64 + 16 * warp, 1);
+  int wanted[3], read[3];  // words of this lane: of tokens lane, lane + 32 and lane + 64
+#pragma unroll
+  for (int i = 0; i < 3; i++) {
+    const int t = lane + 32 * i;
+    wanted[i] = t < T ? targets[user * T + t] : -16; read[i] = t < T ? inputs[user * T + t] : -16;
+  }
+  if (warp == 0) {
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+      const unsigned here = __ballot_sync(~0u, read[i] >= first && read[i] < last);
+      if (lane + 32 * i < T) place[lane + 32 * i] = before + __popc(here & ((1u << lane) - 1));
+      before += __popc(here);
+    }
+    if (lane == 0) bar_expect(&kept, min(before, AT_HAND) * 2 * E);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+      const int t = lane + 32 * i;
+      if (read[i] >= first && read[i] < last && place[t] < AT_HAND) bulk_copy(ws + place[t] * E, of_words + ((size_t)user * T + t) * E, 2 * E, &kept);
+    }
+  }
   for (int i = tid; i < T * 12; i += 128) {  // columns 8c..8c+7 of token r
     const int r = i / 12, c = i % 12;
     const uint4 x = *(const uint4*)(out + ((size_t)user * T + r) * E + 8 * c);
@@ -218,14 +244,12 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
   if (tid < T) {
     // share * 2^(score - level) = 2^(score - level + log2 share): log2 0 is -inf, and 2^-inf is 0.
     sh[tid] = share[user * T + tid] * LN2; lv[tid] = log2f(sh[tid]) - level[user * T + tid];
-    tg[tid] = targets[user * T + tid]; in[tid] = inputs[user * T + tid];
+    tg[tid] = targets[user * T + tid];
   }
   fence_async();
   __syncthreads();
   const uint64_t for_scores = operand(hs, BESIDE, BELOW), for_gradients = operand(hs, BELOW, BESIDE);
-  int seen[6];  // words read and wanted of this lane
-#pragma unroll
-  for (int i = 0; i < 3; i++) { const int t = lane + 32 * i; seen[2 * i] = t < T ? tg[t] : -16; seen[2 * i + 1] = t < T ? in[t] : -16; }
+  bar_wait(&kept, 0);
   float sq = 0;
   int round = 0;
 #pragma unroll 1
@@ -261,22 +285,33 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
     for (int k = 0; k < 6; k++) multiply(sc, ea[2 * k], eb[2 * k], ea[2 * k + 1], eb[2 * k + 1], for_scores + k * (2 * BESIDE >> 4), k > 0);
     wgmma_commit();
     const float ra = rsqrtf(fmaxf(quad(sa), 1e-24f)), rb = rsqrtf(fmaxf(quad(sb), 1e-24f));
-    bool mark = false;
+    bool want = false, have = false;
 #pragma unroll
-    for (int i = 0; i < 6; i++) mark |= (unsigned)(seen[i] - v0) < 16u;
+    for (int i = 0; i < 3; i++) { want |= (unsigned)(wanted[i] - v0) < 16u; have |= (unsigned)(read[i] - v0) < 16u; }
     wgmma_wait<0>();
     pin(sc);
     // The dot product of a row with its gradient is the sum over tokens of error times score.
     float da = 0, db = 0;
     uint32_t pa[10], pb[10];
+    auto make_errors = [&](bool wanted_here) {
 #pragma unroll
-    for (int n = 0; n < 10; n++) {
-      const float2 l = *(const float2*)(lv + 8 * n + 2 * q);
-      const float e0 = ex2(fmaf(sc[n][0], ra, l.x)), e1 = ex2(fmaf(sc[n][1], ra, l.y));
-      const float e2 = ex2(fmaf(sc[n][2], rb, l.x)), e3 = ex2(fmaf(sc[n][3], rb, l.y));
-      da = fmaf(e0, sc[n][0], da); da = fmaf(e1, sc[n][1], da); db = fmaf(e2, sc[n][2], db); db = fmaf(e3, sc[n][3], db);
-      pa[n] = pack(e0, e1); pb[n] = pack(e2, e3);
-    }
+      for (int n = 0; n < 10; n++) {
+        const float2 l = *(const float2*)(lv + 8 * n + 2 * q);
+        float e0 = ex2(fmaf(sc[n][0], ra, l.x)), e1 = ex2(fmaf(sc[n][1], ra, l.y));
+        float e2 = ex2(fmaf(sc[n][2], rb, l.x)), e3 = ex2(fmaf(sc[n][3], rb, l.y));
+        if (wanted_here) {
+          const int2 t = *(const int2*)(tg + 8 * n + 2 * q);
+          const float2 h = *(const float2*)(sh + 8 * n + 2 * q);
+          if (t.x == va) e0 -= h.x;
+          if (t.y == va) e1 -= h.y;
+          if (t.x == vb) e2 -= h.x;
+          if (t.y == vb) e3 -= h.y;
+        }
+        da = fmaf(e0, sc[n][0], da); da = fmaf(e1, sc[n][1], da); db = fmaf(e2, sc[n][2], db); db = fmaf(e3, sc[n][3], db);
+        pa[n] = pack(e0, e1); pb[n] = pack(e2, e3);
+      }
+    };
+    if (__any_sync(~0u, want)) make_errors(true); else make_errors(false);
     float sl[12][4];
     wgmma_fence();
 #pragma unroll
@@ -284,35 +319,24 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
     wgmma_commit();
     wgmma_wait<0>();
     pin(sl);
-    // Targets and words read that are in these rows: rare, so one at a time.
-    if (__any_sync(~0u, mark)) {
-#pragma unroll 1
-      for (int w = 0; w < T; w += 32) {
-        const int i = w + lane;
-        unsigned read = __ballot_sync(~0u, i < T && (unsigned)(in[i < T ? i : 0] - v0) < 16u);
-        unsigned want = __ballot_sync(~0u, i < T && (unsigned)(tg[i < T ? i : 0] - v0) < 16u);
-        while (read | want) {
-          const bool first_ = read != 0;
-          const int t = w + __ffs(first_ ? read : want) - 1;
-          if (first_) read &= read - 1; else want &= want - 1;
-          const int r = (first_ ? in[t] : tg[t]) - v0;
+    // Words read that are in these rows: rare, so one at a time.
+    if (__any_sync(~0u, have)) {
+#pragma unroll
+      for (int i = 0; i < 3; i++) {
+        unsigned found = __ballot_sync(~0u, (unsigned)(read[i] - v0) < 16u);
+        while (found) {
+          const int from = __ffs(found) - 1, t = 32 * i + from, r = __shfl_sync(~0u, read[i], from) - v0;
+          found &= found - 1;
           if (g == (r & 7)) {
-            const bf* p = of_words + ((size_t)user * T + t) * E + 8 * q;
-            const unsigned char* h = hs + (t >> 3) * BELOW + 16 * (t & 7) + 4 * q;
-            const float k = first_ ? 1.f : -sh[t];
+            const int at_ = place[t];
+            const bf *near = ws + at_ * E + 8 * q, *far = of_words + ((size_t)user * T + t) * E + 8 * q;
 #pragma unroll
             for (int m = 0; m < 3; m++) {
-              uint4 u;
-              if (first_) u = *(const uint4*)(p + 32 * m);
-              else {
-                u.x = *(const uint32_t*)(h + (4 * m) * BESIDE); u.y = *(const uint32_t*)(h + (4 * m + 1) * BESIDE);
-                u.z = *(const uint32_t*)(h + (4 * m + 2) * BESIDE); u.w = *(const uint32_t*)(h + (4 * m + 3) * BESIDE);
-              }
+              const uint4 u = at_ < AT_HAND ? *(const uint4*)(near + 32 * m) : *(const uint4*)(far + 32 * m);
               const uint32_t us[4] = {u.x, u.y, u.z, u.w};
 #pragma unroll
               for (int w_ = 0; w_ < 4; w_++) {
-                float2 y = unpack(us[w_]), x = unpack(r < 8 ? ea[4 * m + w_] : eb[4 * m + w_]);
-                y.x *= k; y.y *= k;
+                const float2 y = unpack(us[w_]), x = unpack(r < 8 ? ea[4 * m + w_] : eb[4 * m + w_]);
                 const float dot = x.x * y.x + x.y * y.y;
                 if (r < 8) { da += dot; sl[4 * m + w_][0] += y.x; sl[4 * m + w_][1] += y.y; }
                 else { db += dot; sl[4 * m + w_][2] += y.x; sl[4 * m + w_][3] += y.y; }
@@ -355,12 +379,16 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
     }
     __syncwarp();
     fetch(v0 + 128, s);
-  }
+    if (v + 64 >= last || (v + 64 - first) % rows == 0) {  // the end of a group
 #pragma unroll
-  for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
-  if (lane == 0) red[warp] = sq;
+      for (int s = 16; s; s >>= 1) sq += __shfl_xor_sync(~0u, sq, s);
+      if (lane == 0) red[(v - first) / rows][warp] = sq;
+      sq = 0;
+    }
+  }
   __syncthreads();
-  if (tid == 0) square[(size_t)user * gridDim.x + blockIdx.x] = ((red[0] + red[1]) + (red[2] + red[3])) * (unit * unit);
+  if (tid < (last - first + rows - 1) / rows)
+    square[(size_t)user * ((V + rows - 1) / rows) + blockIdx.x * groups + tid] = ((red[tid][0] + red[tid][1]) + (red[tid][2] + red[tid][3])) * (unit * unit);
 }
 
 // ------------------------------------------------------------------------------------------------- SGD of a plain weight

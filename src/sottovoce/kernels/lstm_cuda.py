@@ -23,7 +23,9 @@ from sottovoce.models.lstm import LSTM
 SIZE, HIDDEN, LANES, UNROLL = 96, 256, 8, 10  # the kernels are written for these
 # How a table is shared out over programs. By its rows alone: the order of a user's sums must not depend on other users.
 TILES = 53  # of 64 rows, at most, for each program of pass A: three programs for 10,000 words
-GROUP = 640  # rows for each program of pass B
+GROUP = 640  # rows of pass B whose squares are added up together
+TOGETHER, MANY = 2, 512  # groups of a program, where users are so many that programs may be few. No sum depends on it
+AT_HAND = 32  # words read of which a program keeps the gradients close; it fetches those of others when it meets them
 PRODUCTS = [Product(32, None, 0), Product(80, None, 0), *(Product(width, None, 1) for width in (32, 64, 96))]
 
 
@@ -78,7 +80,7 @@ def _any_step_table(
 @cache
 def source(stored: str, file: str | Path = "lstm.cu") -> str:
     """The kernels for updates that are kept in numbers of this kind between steps."""
-    return hopper.source({"STORED": KINDS[stored]}, PRODUCTS, file)
+    return hopper.source({"STORED": KINDS[stored], "AT_HAND": AT_HAND, "TOGETHER": TOGETHER}, PRODUCTS, file)
 
 
 def _run(
@@ -111,11 +113,13 @@ def _step_table(
 ) -> tuple[Array, Array]:  # fmt: skip
     users, vocabulary = outputs.shape[0], table.shape[0]
     groups = -(-vocabulary // GROUP)
-    memory = 10 * 12 * 128 + 4 * 2 * 16 * SIZE * (2 + delta.dtype.itemsize)  # outputs; two times 16 rows for each warp
+    together = TOGETHER if users >= MANY else 1
+    # Of lstm.cu: hs, two times 16 rows for each warp, ws.
+    memory = 10 * 12 * 128 + 4 * 2 * 16 * SIZE * (2 + delta.dtype.itemsize) + AT_HAND * 2 * SIZE
     new, squares = _run(
-        "head_b", delta, 4, memory, (groups, users),
+        "head_b", delta, 4, memory, (-(-groups // together), users),
         [outputs, of_words, table, delta, step.scale, level, share, targets, inputs,
-         jnp.array([vocabulary, GROUP], jnp.int32), jnp.array([step.learning_rate], jnp.float32), step.unit],
+         jnp.array([vocabulary, GROUP, together], jnp.int32), jnp.array([step.learning_rate], jnp.float32), step.unit],
         [jax.ShapeDtypeStruct(delta.shape, delta.dtype), float32(users, groups)], {3: 0},
     )  # fmt: skip
     return new, squares.sum(1)

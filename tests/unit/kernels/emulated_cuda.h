@@ -57,6 +57,7 @@ inline int atomicMax(int* p, int x) { const int old = *p; *p = max(old, x); retu
 inline float rsqrtf(float x) { return 1.f / sqrtf(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
 
 // ------------------------------------------------------------------------------------------------- threads, warps, blocks, clusters
 constexpr int STACK = 256 << 10;
@@ -134,6 +135,7 @@ inline uint64_t (*all_give(std::initializer_list<uint64_t> mine))[6] {
 inline int lane_() { return block_->now->thread & 31; }
 inline void __syncwarp() { all_give({0}); }
 inline float __shfl_xor_sync(unsigned, float x, int turn) { return __uint_as_float((uint32_t)all_give({__float_as_uint(x)})[lane_() ^ turn][0]); }
+inline int __shfl_sync(unsigned, int x, int from) { return (int)(uint32_t)all_give({(uint32_t)x})[from][0]; }
 inline unsigned __ballot_sync(unsigned, bool x) {
   auto all = all_give({x});
   unsigned found = 0;

@@ -64,7 +64,7 @@ def test_the_softmax_is_that_of_the_plain_products(kind):
     assert_same(lstm_cuda._scores(*given)[:2], lstm_users._scores(*given)[:2], 1e-3)
 
 
-def test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(kind):
+def test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(kind, monkeypatch):
     outputs, received, delta = table(kind)
     step, offset = step_of(kind, scales()), offset_of(outputs)
     level = offset + jnp.log2(lstm_users._scores(outputs, received, delta, abs(scales()), offset)[0])
@@ -74,12 +74,40 @@ def test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(kin
     (new, squares), (expected, expected_squares) = lstm_cuda._step_table(*given), lstm_users._step_table(*given)
     assert_same([squares], [expected_squares], 1e-3)
     np.testing.assert_array_equal(new[FINISHED], delta[FINISHED])
+    monkeypatch.setattr(lstm_cuda, "MANY", 1)  # the same to the bit, however many rows a program has
+    again, their_squares = lstm_cuda._step_table(*given)
+    np.testing.assert_array_equal(again, new)
+    assert np.array_equal(np.delete(their_squares, FINISHED), np.delete(squares, FINISHED))
 
     def change(stored):
         stored = np.asarray(stored, np.float64) * np.asarray(step.unit, np.float64)[:, None, None]
         return stored - np.asarray(scales(), np.float64)[:, None, None] * np.asarray(delta, np.float64)
 
     assert_same([change(new)], [change(expected)], 0.01)  # of bfloat16 numbers, rounded before or after they are scaled
+
+
+@pytest.mark.parametrize("emulated", ["late"], indirect=True)
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("  bar_wait(&kept, 0);\n", ""),
+        ("if (v0 < last) bar_wait(bar + s, (round >> 1) & 1);", ""),
+        ("const uint4 u = at_ < AT_HAND ?", "const uint4 u = at_ < 2 * AT_HAND ?"),
+        ("t.y == vb", "t.y == va"),
+        ("if (v + 64 >= last || ", "if (v + 64 >= last && "),
+    ],
+    ids=["kept words", "rows", "words that are not kept", "targets", "groups"],
+)
+def test_a_fault_in_a_step_of_the_table_is_found(there, instead, emulated, monkeypatch):
+    real = lstm_cuda.source
+
+    def changed(*given):
+        assert real(*given).count(there) == 1
+        return real(*given).replace(there, instead)
+
+    monkeypatch.setattr(lstm_cuda, "source", changed)
+    with pytest.raises((AssertionError, jax.errors.JaxRuntimeError)):
+        test_a_step_of_the_table_and_its_squares_are_those_of_the_plain_products(jnp.float16, monkeypatch)
 
 
 @pytest.mark.parametrize(("height", "width"), [(4 * HIDDEN, HIDDEN), (4 * HIDDEN, SIZE), (HIDDEN, SIZE)])
