@@ -219,7 +219,7 @@ __device__ __forceinline__ void head_b(const bf* out, const bf* of_words, const 
     const int t = lane + 32 * i;
     wanted[i] = t < T ? targets[user * T + t] : -16; read[i] = t < T ? inputs[user * T + t] : -16;
   }
-  if (warp == 0) {
+  if (warp == 0) {  // which words read are in this block's rows, and where their gradients will lie
     int before = 0;
 #pragma unroll
     for (int i = 0; i < 3; i++) {

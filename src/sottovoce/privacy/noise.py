@@ -82,8 +82,8 @@ def rounded_gaussian(
     scale = Scale.at_least(std)
     with jax.enable_x64(True):
         drawn = _draw(drawn_from(key, scale, stream, size), _padded_size(size))
-    draw = lambda place: draw_one(key, place, scale, stream)  # noqa: E731
-    return with_the_rest(drawn, draw, use or partial(without_padding, size))
+    use = use or partial(without_padding, size)
+    return with_the_rest(drawn, lambda place: draw_one(key, place, scale, stream), use)
 
 
 def drawn_from(key: bytes, scale: Scale, stream: int, size: int) -> np.ndarray:

@@ -48,8 +48,8 @@ def skellam(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " 
     with jax.enable_x64(True):
         given = noise.drawn_from(key, scale, stream, size)
         drawn = noise._draw(given, noise._padded_size(size), _chance, _numbers(scale))
-    draw = lambda place: skellam_one(key, place, scale, stream)  # noqa: E731
-    return noise.with_the_rest(drawn, draw, partial(noise.without_padding, size))
+    use = partial(noise.without_padding, size)
+    return noise.with_the_rest(drawn, lambda place: skellam_one(key, place, scale, stream), use)
 
 
 def scale_of(std: float) -> Scale:
