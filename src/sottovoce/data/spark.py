@@ -178,9 +178,8 @@ def _one_line(error: BaseException) -> str:
 def _table(session: Any, corpus: SparkCorpus, grouping: Grouping) -> list[tuple[str, Any]]:
     found = session.read.table(corpus.table)
     _must_have(str(corpus.table), found.columns, (*grouping.reading.fields, str(corpus.order_field)))
-    return [
-        ("columns", found.selectExpr(*_fields(grouping.reading, corpus), "'' path", f"cast({_NO_PLACE} as long) block"))
-    ]
+    fields = _fields(grouping.reading, corpus, dict(found.dtypes))
+    return [("columns", found.selectExpr(*fields, "'' path", f"cast({_NO_PLACE} as long) block"))]
 
 
 def _of_files(session: Any, files: list[Path], corpus: SparkCorpus, grouping: Grouping) -> list[tuple[str, Any]]:
@@ -196,7 +195,7 @@ def _of_files(session: Any, files: list[Path], corpus: SparkCorpus, grouping: Gr
         table = session.read.parquet(*tables)
         order = (corpus.order_field,) if corpus.order_field else ()
         _must_have(tables[0], table.columns, (*grouping.reading.fields, *order))
-        found.append(("columns", table.selectExpr(*_fields(grouping.reading, corpus), *place)))
+        found.append(("columns", table.selectExpr(*_fields(grouping.reading, corpus, dict(table.dtypes)), *place)))
     return found
 
 
@@ -206,17 +205,20 @@ def _plain(field: str) -> str:
     return field
 
 
-_NO_ORDER = ("cast(null as double) number", "'' written")
+_NO_NUMBER = "cast(null as double)"
+_NO_ORDER = (f"{_NO_NUMBER} number", "'' written")
 
 
-def _order(value: str) -> tuple[str, str]:
+def _order(value: str, kind: str = "string") -> tuple[str, str]:
     """By number where a value is one, else by its text: dates and times are written from the year on."""
-    return f"try_cast({value} as double) number", f"cast({value} as string) written"
+    number = _NO_NUMBER if kind in ("date", "timestamp_ntz") else f"try_cast({value} as double)"
+    return f"{number} number", f"cast({value} as string) written"
 
 
-def _fields(reading: Reading, corpus: SparkCorpus) -> list[str]:
+def _fields(reading: Reading, corpus: SparkCorpus, kinds: dict[str, str]) -> list[str]:
     fields = [f"`{field}` f{number}" for number, field in enumerate(reading.fields)]
-    return [*fields, *(_order(f"`{corpus.order_field}`") if corpus.order_field else _NO_ORDER)]
+    order = corpus.order_field
+    return [*fields, *(_order(f"`{order}`", kinds[order]) if order else _NO_ORDER)]
 
 
 def _must_have(where: str, names: Iterable[str], fields: Iterable[str]) -> None:

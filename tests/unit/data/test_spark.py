@@ -6,6 +6,7 @@ import importlib.util
 import json
 import random
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -199,6 +200,16 @@ def test_spark_writes_the_store_of_one_machine(session, tmp_path: Path) -> None:
 
     parquet.write_table(pa.Table.from_pylist(ordered), tmp_path / "p.parquet", row_group_size=100)
     assert made("parquet", SparkCorpus((tmp_path / "p.parquet",))) == wanted
+
+    # By a date, and by times with and without a time zone.
+    since = datetime(1998, 1, 1)
+    times = [since + timedelta(days=row["n"], seconds=row["n"] / 2) for row in records]
+    dated = pa.Table.from_pylist(records).append_column("day", pa.array([time.date() for time in times]))
+    for name, zone in (("at", None), ("there", "UTC")):
+        dated = dated.append_column(name, pa.array(times, pa.timestamp("us", zone)))
+    parquet.write_table(dated, tmp_path / "dated.parquet", row_group_size=100)
+    for name in ("day", "at", "there"):
+        assert made(name, SparkCorpus((tmp_path / "dated.parquet",), order_field=name)) == wanted
 
     # Faults of tasks: one line, and nothing is left.
     for number, (text, message) in enumerate(
