@@ -2606,16 +2606,41 @@ def a_norm_that_counts_some_rows_twice():
     cpu.add_rows = add_rows
 
 
+NEXT = "test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next"
+
+
 @caught_by("unit/privacy/test_noise.py", "test_coordinates_beyond_those_that_are_drawn_together_are_drawn_as_alone")
 def the_same_noise_for_every_part():
     """Each part of the noise that a CPU draws together counts its blocks from 0: the noise repeats."""
+    import numpy as np
+
+    from sottovoce.privacy import noise
+
+    real, part = noise.chacha20_by_openssl, noise._BLOCKS_AT_ONCE
+    noise.chacha20_by_openssl = lambda key, blocks, nonce: real(key, blocks, nonce)[np.arange(blocks) % part]
+
+
+@caught_by("unit/privacy/test_noise.py", NEXT + "[50352]")
+def the_same_next_candidates_for_every_part():
+    """Where a first candidate is not kept, each part of the noise has the next ones of the first part."""
     import jax
 
     from sottovoce.privacy import noise
 
-    real = noise.chacha20_blocks
+    real, part = noise.chacha20_blocks, 3 * noise._BLOCKS_AT_ONCE
     noise._draw = jax.jit(noise._draw.__wrapped__, static_argnums=(1, 2))
-    noise.chacha20_blocks = lambda key, counters, nonce: real(key, counters % noise._LEAST_BLOCKS, nonce)
+    noise.chacha20_blocks = lambda key, counters, nonce: real(key, counters % part, nonce)
+
+
+@caught_by("unit/privacy/test_chacha.py", "test_openssl_has_the_same_blocks[4097]")
+def a_key_stream_that_begins_again():
+    """Each piece of the key stream that OpenSSL is asked for begins at block 0: the noise repeats."""
+    import numpy as np
+
+    from sottovoce.privacy import chacha
+
+    real, piece = chacha.chacha20_by_openssl, len(chacha._ZEROS) // 64
+    chacha.chacha20_by_openssl = lambda key, blocks, nonce: real(key, blocks, nonce)[np.arange(blocks) % piece]
 
 
 @caught_by("unit/privacy/test_noise.py", "test_all_is_settled_where_no_coordinate_is_in_doubt[5]")
@@ -2627,7 +2652,7 @@ def a_coordinate_that_nobody_settles():
     noise.drawn_from = lambda key, scale, stream, size: real(key, scale, stream, max(0, size - 1))
 
 
-@caught_by("unit/privacy/test_noise.py", "test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next")
+@caught_by("unit/privacy/test_noise.py", NEXT + "[0]")
 def a_next_candidate_for_a_neighbour():
     """Further candidates are drawn for the coordinate after the one whose first is not kept."""
     import jax

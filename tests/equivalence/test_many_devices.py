@@ -12,6 +12,7 @@ import pytest
 SCRIPT = """
 import json, sys
 import jax, numpy as np
+from jax import monitoring
 from sottovoce.commands import bench
 from sottovoce.local.keys import local_key
 from sottovoce.training.types import Task
@@ -19,7 +20,7 @@ from sottovoce.training.types import Task
 assert len(jax.devices()) == 4
 workload = bench.Workload("demo", vocabulary=80, tokens=50, cohort=37)
 store = bench.make_users(workload, 37)
-results = []
+results, traced = [], []
 for devices in (1, 4):
     assembly = bench.assemble_workload(workload, 37, block=int(sys.argv[1]), kernels="auto", devices=devices)
     assert assembly.sum_updates.devices == devices
@@ -30,6 +31,9 @@ for devices in (1, 4):
     play()
     state, _ = play()  # what came out of one round goes into the next
     results.append((summed, state))
+    monitoring.register_event_duration_secs_listener(lambda event, *_, **__: traced.append(event))
+    jax.block_until_ready(play()[0].params)
+    monitoring.clear_event_listeners()
 (one, a), (four, b) = results
 flat = lambda tree: np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(tree)])
 print(json.dumps({
@@ -40,6 +44,7 @@ print(json.dumps({
     "bits": [one.bits.tolist(), four.bits.tolist()],
     "norms": float(np.abs(one.norms - four.norms).max()),
     "users": [one.users, four.users],
+    "traced": [event for event in traced if "trace" in event],
 }))
 """
 
@@ -61,3 +66,4 @@ def test_four_devices_give_what_one_gives(block):
     assert found["bits"][0] == found["bits"][1]
     assert found["norms"] < 1e-5
     assert found["users"] == [37, 37]
+    assert found["traced"] == []  # a later round has all of its programs

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, UInt32
 
 from sottovoce.gpu import for_host
-from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks
+from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks, chacha20_by_openssl
 
 CELLS = 64  # in a standard deviation
 # A block of 16 words has three candidates: five words each, and a bit of the last word for the sign. The first
@@ -35,7 +35,8 @@ _EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, o
 _MANTISSA = 32  # bits of a scale
 LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # results of these scales fit into 64 bits
 
-_LEAST_BLOCKS = 2**10  # that are drawn together
+_LEAST_BLOCKS = 2**10  # that a program draws
+_BLOCKS_AT_ONCE = 2**14  # on a CPU: few enough for its cache, and enough for XLA to give every core a part of them
 
 Keep = Callable[[int, int, int, int], bool | None]  # is a candidate kept? By its cell, place and coin, of so many bits
 NoiseState = Any  # what noise must remember of earlier rounds: a pytree of arrays, kept with the secrets; empty today
@@ -80,10 +81,29 @@ def rounded_gaussian(
     if not 0 <= size < 2**31:
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
-    with jax.enable_x64(True):
-        drawn = _draw(drawn_from(key, scale, stream, size), _padded_size(size))
+    drawn = draw_many(key, size, scale, stream)
     use = use or partial(without_padding, size)
     return with_the_rest(drawn, lambda place: draw_one(key, place, scale, stream), use)
+
+
+def draw_many(
+    key: bytes,
+    size: int,
+    scale: Scale,
+    stream: int,
+    chance_of: Callable[..., tuple[Array, Any]] | None = None,
+    numbers: tuple[Any, ...] = (),
+) -> Drawn:
+    """As many coordinates, as far as 64 bits settle them.
+
+    Another law than the Gaussian one has its own `chance_of` a candidate to be kept, which `numbers` may enter.
+    """
+    padded = _padded_size(size)
+    shared = None
+    if jax.default_backend() == "cpu":  # OpenSSL is faster there than what XLA compiles
+        shared = chacha20_by_openssl(key, padded // 3, (SHARED, stream, 0))
+    with jax.enable_x64(True):
+        return _draw(drawn_from(key, scale, stream, size), padded, chance_of or _gaussian_chance, numbers, shared)
 
 
 def drawn_from(key: bytes, scale: Scale, stream: int, size: int) -> np.ndarray:
@@ -123,8 +143,8 @@ def _padded_size(size: int) -> int:
 
 
 def _blocks_at_once(blocks: int) -> int:
-    """All of them on a GPU. On a CPU as many as its cache holds the numbers of."""
-    return min(_LEAST_BLOCKS, blocks) if jax.default_backend() == "cpu" else blocks
+    """All of them on a GPU."""
+    return math.gcd(_BLOCKS_AT_ONCE, blocks) if jax.default_backend() == "cpu" else blocks
 
 
 def _gaussian_chance(cell: Array, t: Array, steps: Array, numbers: tuple[Any, ...]) -> tuple[Array, Any]:
@@ -138,32 +158,39 @@ def _draw(
     padded: int,
     chance_of: Callable[..., tuple[Array, Any]] = _gaussian_chance,
     numbers: tuple[Any, ...] = (),
+    shared: UInt32[Array, "blocks words"] | None = None,
 ) -> Drawn:
-    """Many coordinates at once.
-
-    Another law than the Gaussian one has its own `chance_of` a candidate to be kept, which `numbers` may enter.
-    """
+    """The program of `draw_many`. The first candidates' words are `shared`, or else computed here."""
     key, (stream, mantissa, shift, size) = words[:8], words[8:]
     scale = mantissa.astype(jnp.uint64), shift.astype(jnp.uint64)
     table = jax.lax.optimization_barrier(jnp.asarray(_table()))  # else XLA looks up every number while it compiles
     candidates = partial(_candidates, *scale, table, chance_of=chance_of, numbers=numbers)
+
+    def draw(counters: Array, shared: Array | None) -> tuple[Array, Array]:
+        """Coordinates that lie side by side, and whether they are settled."""
+        first = chacha20_blocks(key, counters, (SHARED, stream, 0)) if shared is None else list(shared.T)
+        steps, kept, sure = (each.reshape(-1) for each in candidates(first))
+        # One in 160 needs its second candidate. Where there is no room for all of them, `draw_one` has the rest.
+        places = _places_of(sure & ~kept, len(steps) // 64 + 32)
+        own = (3 * counters[0] + places).astype(jnp.uint32)
+        again, found, certain = candidates(chacha20_blocks(key, own, (OWN, stream, 0)))
+        first_found = jnp.argmax(found, axis=1, keepdims=True)
+        certain = found.any(axis=1) & (certain | (jnp.arange(3) > first_found)).all(axis=1)
+        steps = steps.at[places].set(jnp.take_along_axis(again, first_found, axis=1)[:, 0], mode="drop")
+        return steps, (kept & sure).at[places].set(certain, mode="drop")
+
     counters = jnp.arange(padded // 3, dtype=jnp.uint32).reshape(-1, _blocks_at_once(padded // 3))
-    drawn = jax.lax.map(lambda some: candidates(chacha20_blocks(key, some, (SHARED, stream, 0))), counters)
-    steps, kept, sure = (each.reshape(padded) for each in drawn)
-    # One in 160 needs its second candidate. Where there is no room for all of them, `draw_one` has the rest.
-    places = _places_of(sure & ~kept, padded // 64 + 128)
-    again, found, certain = candidates(chacha20_blocks(key, places.astype(jnp.uint32), (OWN, stream, 0)))
-    first = jnp.argmax(found, axis=1, keepdims=True)
-    certain = found.any(axis=1) & (certain | (jnp.arange(3) > first)).all(axis=1)
-    steps = steps.at[places].set(jnp.take_along_axis(again, first, axis=1)[:, 0], mode="drop")
-    settled = (kept & sure).at[places].set(certain, mode="drop") | (jnp.arange(padded) >= size)
+    shared = None if shared is None else shared.reshape(*counters.shape, 16)
+    drawn = jax.lax.map(lambda part: draw(*part), (counters, shared))
+    steps, settled = (each.reshape(padded) for each in drawn)
+    settled |= jnp.arange(padded) >= size
     return Drawn(steps, settled, for_host(jnp.all(settled)))
 
 
 def _places_of(chosen: Bool[Array, " size"], room: int) -> Int[Array, " room"]:
     """The first places that are chosen; where there are fewer, `size` follows. It is faster than `jnp.nonzero`."""
-    slots = jnp.where(chosen, jnp.cumsum(chosen) - 1, room)
-    return jnp.full(room, chosen.size).at[slots].set(jnp.arange(chosen.size), mode="drop")
+    until = jnp.cumsum(chosen, dtype=jnp.int32)
+    return jnp.searchsorted(until, jnp.arange(1, room + 1, dtype=jnp.int32), method="scan_unrolled")
 
 
 def _candidates(

@@ -21,7 +21,6 @@ from decimal import Decimal
 from functools import lru_cache, partial
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -45,9 +44,7 @@ def skellam(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " 
     if not 0 <= size < 2**31:
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = scale_of(std)
-    with jax.enable_x64(True):
-        given = noise.drawn_from(key, scale, stream, size)
-        drawn = noise._draw(given, noise._padded_size(size), _chance, _numbers(scale))
+    drawn = noise.draw_many(key, size, scale, stream, _chance, _numbers(scale))
     use = partial(noise.without_padding, size)
     return noise.with_the_rest(drawn, lambda place: skellam_one(key, place, scale, stream), use)
 

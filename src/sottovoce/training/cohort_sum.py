@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import lru_cache, partial, reduce
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
@@ -207,8 +207,14 @@ def _start(devices: int, model: LanguageModel, exact: bool, parts: int) -> Sums:
     none = _no_sums(model, exact, parts)
     if devices == 1:
         return none
+    return _for_each(devices)(none)
+
+
+@lru_cache
+def _for_each(devices: int) -> Callable[[Sums], Sums]:
+    """A copy for each device, along a leading axis. It is kept: made anew, it would be compiled anew in every round."""
     repeat = partial(jax.tree.map, lambda leaf: jnp.broadcast_to(leaf, (devices, *leaf.shape)))
-    return jax.jit(repeat, out_shardings=NamedSharding(_mesh(devices), PartitionSpec("users")))(none)
+    return jax.jit(repeat, out_shardings=NamedSharding(_mesh(devices), PartitionSpec("users")))
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.privacy import chacha
-from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks
+from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks, chacha20_by_openssl
 
 
 def test_blocks_are_told_apart_by_counter_and_nonce():
@@ -22,6 +22,18 @@ def test_blocks_are_told_apart_by_counter_and_nonce():
     key = np.frombuffer(bytes(range(32)), "<u4")
     words = np.array(chacha20_blocks(key, counters, nonce)).T
     np.testing.assert_array_equal(words, [chacha20_block(bytes(range(32)), int(each), nonce) for each in counters])
+
+
+@pytest.mark.parametrize("count", [0, 1, 4097])
+def test_openssl_has_the_same_blocks(count):
+    """Also where it is asked for several parts."""
+    key, nonce = bytes(range(32)), (1, 5, 2**32 - 1)
+    found = chacha20_by_openssl(key, count, nonce)
+    assert len(chacha._ZEROS) < 64 * 4097
+    expected = np.stack(chacha20_blocks(np.frombuffer(key, "<u4"), np.arange(count, dtype=np.uint32), nonce), axis=1)
+    np.testing.assert_array_equal(found, expected)
+    for counter in range(max(0, count - 3), count):
+        assert chacha20_block(key, counter, nonce) == found[counter].tolist()
 
 
 @pytest.mark.parametrize("count", [1, 300])

@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from cryptography.exceptions import UnsupportedAlgorithm
 
-from sottovoce.privacy import noise
+from sottovoce.privacy import chacha, noise
 from sottovoce.privacy.noise import (
     CELLS,
     LEAST_SCALE,
@@ -32,26 +33,32 @@ def test_many_at_once_are_what_one_by_one_are(std):
 
 
 def test_coordinates_beyond_those_that_are_drawn_together_are_drawn_as_alone():
-    size = 3 * noise._LEAST_BLOCKS
+    size = 3 * noise._BLOCKS_AT_ONCE
     many = np.asarray(rounded_gaussian(KEY, 2 * size, 1e6, 1))
     for place in (size - 1, size, size + 1, 2 * size - 1):
         assert many[place] == draw_one(KEY, place, Scale.at_least(1e6), 1)
 
 
-def draw(size, std):
-    with jax.enable_x64(True):
-        drawn = noise._draw(noise.drawn_from(KEY, Scale.at_least(std), 0, size), size)
-    return np.asarray(drawn.steps), np.asarray(drawn.settled)
+def test_noise_is_the_same_without_openssl(monkeypatch):
+    """As where it is held to approved ciphers: then the program computes the key stream."""
+    expected = np.asarray(rounded_gaussian(KEY, 5000, 1e6, 1))
+
+    def unsupported(*_, **__):
+        raise UnsupportedAlgorithm("not an approved cipher")
+
+    monkeypatch.setattr(chacha, "Cipher", unsupported)
+    np.testing.assert_array_equal(rounded_gaussian(KEY, 5000, 1e6, 1), expected)
 
 
-def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next():
-    """One in 160: they are drawn at once too, and as one by one."""
-    drawn, settled = draw(3072, 1e6)
-    assert np.all(settled)
+@pytest.mark.parametrize("first", [0, 3 * noise._BLOCKS_AT_ONCE + 1200])
+def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next(first):
+    """One in 160: they are drawn at once too, and as one by one, in every part of the noise."""
     scale = Scale.at_least(1e6)
+    drawn, settled, _ = (np.asarray(each) for each in noise.draw_many(KEY, 6 * noise._BLOCKS_AT_ONCE, scale, 0))
+    assert np.all(settled)
     uniforms = lambda place: [noise._Uniform(KEY, 0, place, 0, use) for use in ("cell", "place", "coin")]  # noqa: E731
     missed = []
-    for place in range(600):
+    for place in range(first, first + 600):
         cell, within, coin = uniforms(place)
         if not noise._kept(noise._cell(cell.first(64), 64), within.first(64), coin.first(64), 64):
             missed.append(place)
