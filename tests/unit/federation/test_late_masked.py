@@ -15,6 +15,8 @@ from free import AllFree
 from masked_fleets import node_key
 from sottovoce.build.assembly import assemble
 from sottovoce.federation import device as devices_module
+from sottovoce.federation import rounds as rounds_module
+from sottovoce.federation.aggregation.masked import Asked
 from sottovoce.federation.device import Device
 from sottovoce.federation.limits import Participation
 from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
@@ -35,6 +37,7 @@ class SlowSilo(InProcess):
     """
 
     number, killed = 0, 0
+    rounds: ClassVar[list[Asked]] = []  # whom each asked
     soon: ClassVar[list[tuple[str, bytes]]] = []
 
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
@@ -100,13 +103,19 @@ def play(folder, store, vocabulary, killed: int = 0):
     sections = {"federation": NOISED, "run": {"rounds": 6}, "privacy": {"cohort": 13}}
     assembly = assemble(tiny_recipe(folder, **sections), some_of(store, 0, 13))
     transport = SlowSilo(make_devices(folder / "devices", store))
-    transport.killed = killed
+    transport.killed, transport.rounds = killed, []
     payments = AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
     mechanism, start = assembly.algorithm.mechanism, assembly.start(assembly.model)
-    sums, came = [], []
+    sums, came, asked = [], [], rounds_module.Asked
+
+    def noted(*args) -> Asked:
+        transport.rounds.append(asked(*args))
+        return transport.rounds[-1]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices_module, "with_own_noise", watched)
         patch.setattr(devices_module, "skellam", any_noise)
+        patch.setattr(rounds_module, "Asked", noted)
         # Devices do not train, so that one assembly serves all.
         patch.setattr(devices_module, "assemble", lambda recipe, store: assembly)
         for _, summed in Coordinator(roster, transport, 1.0).rounds(assembly, "spring", start, payments):
@@ -136,6 +145,13 @@ def test_a_late_device_masks_its_update_for_the_round_that_it_enters(played):
         assert summed.answers.get(Code.LATE, 0) == int(number in (2, 4))
     noise = [(noised - vector).tobytes() for vectors in came for vector, noised in vectors]
     assert len(noise) == len(set(noise)), "two vectors have the same noise"
+
+
+def test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked(played):
+    """A bound that one user moves would tell of them, where a device spoils the sum."""
+    rounds = played[2].rounds
+    assert {sum(each.registered.values()) for each in rounds} == {9, 13}
+    assert {each.users for each in rounds} == {13}
 
 
 def test_a_late_user_counts_in_the_round_entered_and_no_vector_leaves_twice(played):
