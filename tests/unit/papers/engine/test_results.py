@@ -29,7 +29,8 @@ def outcome(trial, seed, end, first=0):
     heads = {n: [0.0] * 4 + [1.0] + [0.0] * 6 for n in ("10", "50", "100")}
     evaluation = {"top1": curve[-1][1], "perplexity": 120.0}
     run = {"algorithm": trial.changes.run.get("algorithm", "fedavg")}
-    recipe = {"privacy": {"clip_norm": 15.0, "cohort": 2000.0}, "run": run}
+    noise = trial.changes.privacy.get("noise_std", 0.0)
+    recipe = {"privacy": {"clip_norm": 15.0, "cohort": 2000.0, "noise_std": noise}, "run": run}
     promised = {
         "epsilon": 7.99,
         "epsilon_store": 8.0 + end,
@@ -211,6 +212,18 @@ def test_the_spread_of_one_algorithm_is_not_that_of_another(results):
     assert claim["verdict"] == HOLDS
 
 
+def test_the_spread_of_models_that_noise_destroys_is_not_that_of_others(results):
+    before = {row["claim"]: row for row in checked(results)}["small noise"]
+    for sigma in (0.096, 0.2):
+        for seed in range(3):
+            results.save(outcome(noised(sigma, 20.0), seed, 0.06 + 0.02 * seed))
+    results.save(outcome(noised(0.0, 20.0), 0, 0.18))
+    judged = {row["claim"]: row for row in checked(results)}
+    assert judged["small noise"] == before
+    # 2 points between two runs: two standard errors of a mean of three are 2.3.
+    assert judged["too much noise"]["measured"].startswith("8.0 ± 2.3 % against 18.0 ± 0.1 %")
+
+
 def rising(trial, seed, rounds, end=0.17):
     """Accuracy rises evenly to 17 % in so many rounds, and stays at `end` from there on."""
     run = outcome(trial, seed, 0.17)
@@ -374,40 +387,40 @@ def test_processes_share_a_folder_and_each_leaves_what_another_trains(results, g
     assert {(busy.name, 2), (grid[0].name, 0)} <= {*trained}
 
 
-_LOUD = (noised(0.0, 20.0), 0.17), (noised(0.2, 20.0), 0.05)  # settings of one claim that holds
+_SIZES = tuple((trial, 0.16) for trial in EXPERIMENTS["figure-7"].trials(GPU))  # settings of one claim that holds
 
 
 @pytest.fixture
 def with_fedsgd(results):
-    """One seed of FedSGD, whose claims cannot be told, and of σ = 0.2, which holds. Claims of three seeds hold too."""
+    """One seed of FedSGD, whose claims cannot be told, and of two cohorts, whose claim holds; others have three."""
     for seed in range(3):
         for sigma, rounds in ((0.0, 1000), (0.003, 1200)):
             results.save(rising(noised(sigma), seed, rounds + 10 * seed))
-    for trial, top1 in ((fedsgd(0.0, 2.0), 0.08), (fedsgd(0.0, 20.0), 0.0805), *_LOUD):
+    for trial, top1 in ((fedsgd(0.0, 2.0), 0.08), (fedsgd(0.0, 20.0), 0.0805), *_SIZES):
         results.save(outcome(trial, 0, top1))
     Setting("mcmahan2018", "gpu", 1500, 9, 1, 5, 3).save(results.folder.parent)
     return results
 
 
 def test_claims_that_cannot_be_told_are_decided_before_those_of_one_seed(with_fedsgd):
-    _, clip, loud = MCMAHAN2018.undecided(with_fedsgd, GPU)
+    _, clip, sizes = MCMAHAN2018.undecided(with_fedsgd, GPU)
     assert [each.name for each in MCMAHAN2018.undecided(with_fedsgd, GPU)] == [
         "FedSGD rounds",
         "FedSGD clip",
-        "too much noise",
+        "cohorts",
     ]
-    assert loud.title == "z = 1 with 100 users (σ = 0.2) destroys accuracy (section 3, Figure 3): holds"
+    assert sizes.title == "C̃ = 100 predicts C̃ = 1,250 at the same σ (section 3, Figure 7): holds"
     assert clip.title == "FedSGD stands a much smaller S (appendix C, Figure 9): cannot be told"
     assert {trial.name for trial in clip.trials(GPU)} == {fedsgd(0.0, 2.0).name, fedsgd(0.0, 20.0).name}
 
 
 def test_what_claims_lack_is_listed_once_with_what_it_took(with_fedsgd):
     out = with_fedsgd.folder.parent
-    rounds, clip, loud = running.missing_runs(out, seeds=3)
+    rounds, clip, sizes = running.missing_runs(out, seeds=3)
     names = [fedsgd(0.0, s).name for s in (2.0, 20.0)]
     assert sorted(rounds["runs"]) == sorted(f"{name}-seed{seed}" for name in names for seed in (1, 2))
     assert (rounds["seconds"], clip["runs"], clip["seconds"]) == (4.0, [], 0.0)
-    assert sorted(loud["runs"]) == sorted(f"{trial.name}-seed{seed}" for trial, _ in _LOUD for seed in (1, 2))
+    assert sorted(sizes["runs"]) == sorted(f"{trial.name}-seed{seed}" for trial, _ in _SIZES for seed in (1, 2))
 
 
 def test_undecided_claims_get_the_seeds_they_lack(with_fedsgd, monkeypatch):
@@ -424,7 +437,7 @@ def test_undecided_claims_get_the_seeds_they_lack(with_fedsgd, monkeypatch):
     stores = Stores((out,))
     request = running.Request(MCMAHAN2018, [], GPU, seeds=3, undecided=True)
     assert running.reproduce(request, out, stores, Console(said.append))
-    wanted = [fedsgd(0.0, 2.0), fedsgd(0.0, 20.0), *(trial for trial, _ in _LOUD)]
+    wanted = [fedsgd(0.0, 2.0), fedsgd(0.0, 20.0), *(trial for trial, _ in _SIZES)]
     assert sorted(trained) == sorted((trial.name, seed) for trial in wanted for seed in (1, 2))
     assert MCMAHAN2018.undecided(with_fedsgd, GPU) == []
     assert "| claim | criterion |" in said[-1]
