@@ -7,7 +7,9 @@ the package in memory; nothing of it is on disk.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 
@@ -30,6 +32,13 @@ def caught_by(path: str, test: str):
         return apply
 
     return register
+
+
+def write_otherwise(module: ModuleType, name: str, old: str, new: str) -> None:
+    """Compile a function of a module again, with one piece of its text replaced."""
+    source = inspect.getsource(inspect.unwrap(getattr(module, name)))
+    assert source.count(old) == 1, f"{name} has {source.count(old)} times {old!r}"
+    exec(source.replace(old, new), vars(module))
 
 
 # --- data -----------------------------------------------------------------------------------------------------------
@@ -2641,6 +2650,37 @@ def the_same_next_candidates_for_every_part():
     real, part = noise.chacha20_blocks, 3 * noise._BLOCKS_AT_ONCE
     noise._draw = jax.jit(noise._draw.__wrapped__, static_argnums=(1, 2))
     noise.chacha20_blocks = lambda key, counters, nonce: real(key, counters % part, nonce)
+
+
+@caught_by("unit/privacy/test_noise.py", NEXT + "[0]")
+def the_same_next_candidates_for_every_stream():
+    """Where a first candidate is not kept, all streams of a key have the same next ones."""
+    import jax
+
+    from sottovoce.privacy import noise
+
+    real = noise.chacha20_blocks
+    noise._draw = jax.jit(noise._draw.__wrapped__, static_argnums=(1, 2))
+    noise.chacha20_blocks = lambda key, counters, nonce: real(key, counters, (nonce[0], 0, 0))
+
+
+SETTLED = "test_what_is_called_settled_is_as_drawn_one_by_one"
+
+
+@caught_by("unit/privacy/test_noise.py", SETTLED)
+def a_candidate_that_is_taken_where_there_is_no_room_for_the_next():
+    """A first candidate that is not kept is taken where too many coordinates need the next."""
+    from sottovoce.privacy import noise
+
+    write_otherwise(noise, "_draw", "(kept & sure).at[places]", "sure.at[places]")
+
+
+@caught_by("unit/privacy/test_noise.py", SETTLED)
+def a_candidate_that_is_passed_over_while_in_doubt():
+    """A further candidate is taken although one before it is in doubt, and might have been kept."""
+    from sottovoce.privacy import noise
+
+    write_otherwise(noise, "_draw", " & (certain | (jnp.arange(3) > first_found)).all(axis=1)", "")
 
 
 @caught_by("unit/privacy/test_chacha.py", "test_openssl_has_the_same_blocks[4097]")

@@ -43,9 +43,11 @@ def chacha20_by_openssl(
         encryptor = Cipher(algorithms.ChaCha20(key, start), mode=None).encryptor()
     except UnsupportedAlgorithm:
         return None
-    stream = bytearray(64 * blocks)
+    room = np.empty(64 * blocks + 64, np.uint8)
+    begin = -room.ctypes.data % 64  # JAX takes what is aligned so without a copy
+    stream = memoryview(room)[begin : begin + 64 * blocks]
     for begin in range(0, len(stream), len(_ZEROS)):
-        part = memoryview(stream)[begin : begin + len(_ZEROS)]
+        part = stream[begin : begin + len(_ZEROS)]
         encryptor.update_into(_ZEROS[: len(part)], part)
     return np.frombuffer(stream, "<u4").reshape(blocks, 16)
 

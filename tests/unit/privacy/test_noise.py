@@ -52,19 +52,30 @@ def test_noise_is_the_same_without_openssl(monkeypatch):
 
 @pytest.mark.parametrize("first", [0, 3 * noise._BLOCKS_AT_ONCE + 1200])
 def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next(first):
-    """One in 160: they are drawn at once too, and as one by one, in every part of the noise."""
-    scale = Scale.at_least(1e6)
-    drawn, settled, _ = (np.asarray(each) for each in noise.draw_many(KEY, 6 * noise._BLOCKS_AT_ONCE, scale, 0))
+    """One in 160: they are drawn at once too, and as one by one, in every part and every stream of the noise."""
+    scale, stream = Scale.at_least(1e6), 5
+    drawn, settled, _ = (np.asarray(each) for each in noise.draw_many(KEY, 6 * noise._BLOCKS_AT_ONCE, scale, stream))
     assert np.all(settled)
-    uniforms = lambda place: [noise._Uniform(KEY, 0, place, 0, use) for use in ("cell", "place", "coin")]  # noqa: E731
     missed = []
     for place in range(first, first + 600):
-        cell, within, coin = uniforms(place)
-        if not noise._kept(noise._cell(cell.first(64), 64), within.first(64), coin.first(64), 64):
+        cell, within, coin = (noise._Uniform(KEY, stream, place, 0, use).first(64) for use in ("cell", "place", "coin"))
+        if not noise._kept(noise._cell(cell, 64), within, coin, 64):
             missed.append(place)
     assert 0 < len(missed) < 20
     for place in missed:
-        assert drawn[place] == draw_one(KEY, place, scale)
+        assert drawn[place] == draw_one(KEY, place, scale, stream)
+
+
+def test_what_is_called_settled_is_as_drawn_one_by_one():
+    """Also where many candidates are in doubt, and there is no room for all coordinates that need further ones."""
+    half = lambda cell, t, steps, numbers: (t * 0 + 0.5, 0.1)  # noqa: E731
+    keep = lambda cell, place, coin, bits: coin < 2 ** (bits - 1)  # noqa: E731
+    scale, stream = Scale.at_least(1e6), 5
+    drawn, settled, all_settled = (np.asarray(each) for each in noise.draw_many(KEY, 3072, scale, stream, half))
+    assert not all_settled
+    assert 1200 < np.sum(settled) < 1500  # two in five first candidates are kept, and a few have room for the next
+    for place in np.flatnonzero(settled):
+        assert drawn[place] == draw_one(KEY, int(place), scale, stream, keep)
 
 
 def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
