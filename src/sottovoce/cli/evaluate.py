@@ -154,6 +154,7 @@ def evaluate(
         evaluate_start,
         open_public,
         open_users,
+        rounds_so_far,
         start_at_hand,
     )
     from sottovoce.commands.private_evaluation import have_paid
@@ -226,13 +227,14 @@ def evaluate(
     if started:
         rows |= _start_rows(*started)
     rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
+    title = f"Evaluation of {run}{rounds_so_far(run)}"
     if found_public and average:
         rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
-        print_columns(f"Evaluation of {run}", {"users": rows, "public": _rows(found_public)})
+        print_columns(title, {"users": rows, "public": _rows(found_public)})
     elif other and found.other:
         print_columns("Evaluation", {run.name: rows, other.name: _rows(found.other)})
     else:
-        print_table(f"Evaluation of {run}", rows)
+        print_table(title, rows)
     if beside_start and not started and (initial := start_at_hand(run)):
         print(f"what it started from, on the same users: sotto evaluate {run} --beside {initial}")
     _print_parts(parts, run.name, other.name if other else "")

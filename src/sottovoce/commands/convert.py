@@ -8,6 +8,7 @@ of the hidden state. They give the logits after each token (output `scores`) and
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -28,8 +29,17 @@ _TEXTS = 3  # that `batch` reads where it is compared
 _DRAWS = 8
 _SMALL = 256  # numbers: below, bytes would save nothing
 
-Session = Any  # of onnxruntime, which is imported where it is used
+Session = Any  # of onnxruntime
 Program = Callable[..., tuple[Array, ...]]
+
+
+def onnxruntime() -> Any:
+    """The library, told before its import to report nothing of its use to its makers: no message, no id on disk."""
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+    import onnxruntime as library
+
+    library.disable_telemetry_events()  # on Windows the variable is not read
+    return library
 
 
 def converter() -> Callable[..., Any]:
@@ -37,7 +47,7 @@ def converter() -> Callable[..., Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import onnxruntime  # noqa: F401
+            onnxruntime()
             from jax2onnx import to_onnx
         logging.getLogger("onnx_ir").setLevel(logging.ERROR)  # of shapes it does not know; parity is checked
     except ImportError as error:
@@ -105,14 +115,13 @@ def convert(model: LanguageModel, graph: str) -> bytes:
 
 
 def open_session(graph: bytes) -> Session:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
+    library = onnxruntime()
+    options = library.SessionOptions()
     options.log_severity_level = 3  # errors: a warning that a constant was folded is of no use here
     options.intra_op_num_threads = 1  # steps are small, and waiting threads would keep the cores busy
     # 8-bit weights become float32 once, not at each step.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    return library.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 def run_session(session: Session, tokens: np.ndarray, state: list[np.ndarray]) -> list[np.ndarray]:
@@ -168,6 +177,7 @@ def to_eight_bits(contents: bytes) -> bytes:
     The bytes are those of onnxruntime's quantisation; a standard node turns them into numbers again when the model is
     loaded. Its dynamic quantisation was tried: it passes over `Gemm` and what is read inside a loop, and the file grew.
     """
+    onnxruntime()
     import onnx
     from onnxruntime.quantization.quant_utils import quantize_onnx_initializer
 

@@ -125,6 +125,16 @@ def evaluate_run(
     return found
 
 
+def rounds_so_far(path: str | Path) -> str:
+    """Of a run or a release with rounds left: ", after 5 of 20 rounds"; else nothing."""
+    if find_base(path) or find_hugging_face(path):
+        return ""
+    statement = read_statement(RunFolder.open_model(path))
+    return (
+        f", after {statement.rounds_done:,} of {statement.rounds_planned:,} rounds" if statement.is_unfinished else ""
+    )
+
+
 def start_at_hand(path: str | Path) -> str | None:
     """The model from which a run or a release started, if it is at hand and has the same tokens.
 

@@ -207,12 +207,12 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
         return folder
     if bases.find(str(path)) or bases.is_base(folder):  # in the package, or signed: nothing is added to it
         kept = _temporary()
-        log(f"exporting the base {folder.name}")
+        log(f"exporting the base {folder.name}; it can take half a minute")
         export_run(path, kept)
         return kept
     if find_hugging_face(folder):  # it is not ours
         kept = _temporary()
-        log(f"exporting {folder}")
+        log(f"exporting {folder}; it can take half a minute")
         export_run(folder, kept)
         return kept
     run = RunFolder.open_model(folder)
@@ -229,7 +229,7 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
         if run.is_release:
             raise DamagedRun(f"{kept} is of other weights than the release; get the release again")
         shutil.rmtree(kept)  # the run was trained further since, or an earlier version did not say who may read it
-    log(f"exporting {run.path}")
+    log(f"exporting {run.path}; it can take half a minute")
     export_run(run.path, kept)
     return kept
 

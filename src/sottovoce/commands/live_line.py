@@ -64,13 +64,13 @@ def fitting(facts: Sequence[str], width: int) -> str:
 
 
 def facts_of_rounds() -> Callable[[Progress], list[str]]:
-    """The first round of a process compiles, so its rate would mislead. The last accuracy stays."""
+    """The first round of a process compiles, so its rate would mislead. The last accuracy stays, with its round."""
     from sottovoce.accounting import rounded_up
 
-    rounds, accuracy = -1, ("", "")
+    rounds, accuracy, measured = -1, ("", ""), 0
 
     def facts(progress: Progress) -> list[str]:
-        nonlocal rounds, accuracy
+        nonlocal rounds, accuracy, measured
         rounds += 1
         rate = "  compiling" if rounds == 0 else ""
         if rounds > 1:
@@ -78,11 +78,14 @@ def facts_of_rounds() -> Callable[[Progress], list[str]]:
         baselines = progress.baselines.short if progress.baselines else ""
         if progress.evaluation:
             accuracy = (f"  top-1 {progress.evaluation.top1:.1%}", baselines and f" ({baselines})")
+            measured = progress.round
         loss = "" if progress.loss is None else f"  loss {progress.loss:.3g}"
         budget = ""
         if progress.budget is not None and math.isfinite(progress.epsilon):
             budget = f" of {rounded_up(progress.budget, 6)}"
-        return [f"ε {rounded_up(progress.epsilon)}{budget}", loss, *accuracy, rate]
+        top1, beside = accuracy
+        top1 += f" at round {measured}" if top1 and measured != progress.round else ""
+        return [f"ε {rounded_up(progress.epsilon)}{budget}", loss, top1, beside, rate]
 
     return facts
 

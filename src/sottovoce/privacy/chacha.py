@@ -44,8 +44,8 @@ def chacha20_by_openssl(
     except UnsupportedAlgorithm:
         return None
     room = np.empty(64 * blocks + 64, np.uint8)
-    begin = -room.ctypes.data % 64  # JAX takes what is aligned so without a copy
-    stream = memoryview(room)[begin : begin + 64 * blocks]
+    edge = -room.ctypes.data % 64  # JAX takes without a copy what begins there
+    stream = room.data[edge : edge + 64 * blocks]
     for begin in range(0, len(stream), len(_ZEROS)):
         part = stream[begin : begin + len(_ZEROS)]
         encryptor.update_into(_ZEROS[: len(part)], part)

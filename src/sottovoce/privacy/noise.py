@@ -170,7 +170,7 @@ def _draw(
         """Coordinates that lie side by side, and whether they are settled."""
         first = chacha20_blocks(key, counters, (SHARED, stream, 0)) if shared is None else list(shared.T)
         steps, kept, sure = (each.reshape(-1) for each in candidates(first))
-        # One in 160 needs its second candidate, one in 50 of Skellam noise. What there is no room for, `draw_one` draws.
+        # One in 160 needs its second candidate, one in 50 of Skellam noise. `draw_one` has what there is no room for.
         places = _places_of(sure & ~kept, len(steps) // 32 + 32)
         own = (3 * counters[0] + places).astype(jnp.uint32)
         again, found, certain = candidates(chacha20_blocks(key, own, (OWN, stream, 0)))

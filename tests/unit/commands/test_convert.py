@@ -32,6 +32,20 @@ class Graph:
         return given
 
 
+def test_onnxruntime_reports_nothing_to_its_makers(tmp_path, monkeypatch):
+    """It asks as it is imported, so a library of that name notes what it is told then."""
+    (tmp_path / "onnxruntime.py").write_text(
+        "import os\n"
+        "told = [os.environ['ORT_DISABLE_TELEMETRY']]\n"
+        "def disable_telemetry_events(): told.append('no events')\n"
+    )
+    monkeypatch.setenv("ORT_DISABLE_TELEMETRY", "0")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    assert convert.onnxruntime().told == ["1", "no events"]
+    monkeypatch.delitem(sys.modules, "onnxruntime")
+
+
 def test_tokens_read_at_once_or_one_by_one_give_the_same():
     model, tokens = of_family("gated_cnn"), np.arange(7)
     whole, start = convert.program_of(model)

@@ -10,7 +10,16 @@ import pytest
 from tiny_run import WORDS
 
 from sottovoce.commands.baselines import list_keystrokes, public_baselines
-from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, find_base, load_run, open_public, open_users
+from sottovoce.commands.evaluate import (
+    Extra,
+    Personalise,
+    evaluate_run,
+    find_base,
+    load_run,
+    open_public,
+    open_users,
+    rounds_so_far,
+)
 from sottovoce.commands.load_model import load_model
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
@@ -36,6 +45,12 @@ def plain_text(folder: Path, words: list[str], test_users: float) -> Path:
     grouping = Grouping(tokens_per_user=16, plain_text=True, test_users=test_users)
     prepare([folder / "text.txt"], out, Vocabulary.from_words(words), grouping)
     return out
+
+
+def test_a_run_with_rounds_left_is_called_so(run):
+    assert rounds_so_far(run.path) == ", after 0 of 6 rounds"
+    run.save_statement({**run.read_statement(), "rounds_done": 6}, run.read_card())
+    assert rounds_so_far(run.path) == rounds_so_far("english") == ""
 
 
 def test_the_users_are_those_held_out_unless_others_are_given(run, store):

@@ -161,7 +161,7 @@ def test_an_export_is_made_once_and_anew_when_the_run_was_trained_further(run, t
     lines = []
     folder = find_export(run.path, lines.append)
     assert find_export(run.path, lines.append) == folder == find_export(folder)
-    assert lines == [f"exporting {run.path}"]
+    assert lines == [f"exporting {run.path}; it can take half a minute"]
     before = read_manifest(folder)["of"]
     save(run, 2)
     assert read_manifest(find_export(run.path, lines.append))["of"] != before

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from sottovoce.commands.live_line import duration, live_line
+from sottovoce.commands.live_line import duration, facts_of_rounds, live_line
 from sottovoce.commands.train import Progress
 from sottovoce.evaluation.prediction import Evaluation
 
@@ -40,6 +40,12 @@ def test_the_line_changes_in_place_and_ends_with_the_run(monkeypatch: pytest.Mon
     assert lines[2].startswith("mine: round 2 of 2  ε 1.24 of 8  top-1 12.3%  15 users/s")
     assert lines[2].endswith("\n")
     assert len(lines[2].rstrip("\n")) >= len(lines[1].rstrip()), "what was longer before is covered"
+
+
+def test_an_accuracy_of_an_earlier_round_is_called_so() -> None:
+    facts = facts_of_rounds()
+    assert "  top-1 12.3%" in facts(progress(1, evaluation=MEASURED))
+    assert "  top-1 12.3% at round 1" in facts(progress(2))
 
 
 def test_a_run_that_goes_on_says_from_where_above_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
