@@ -35,8 +35,8 @@ def _smoothed_top1(outcome: Outcome, at: int | None) -> float:
 
 def _kind(outcome: Outcome) -> str:
     """FedSGD varies more than FedAvg, and models that noise destroys more than both."""
-    strong = outcome.recipe["privacy"]["noise_std"] >= STRONG_NOISE
-    return algorithm_of(outcome) + (" with strong noise" if strong else "")
+    sigma = outcome.recipe["privacy"].get("noise_std") or 0.0  # a private run has none in its recipe
+    return algorithm_of(outcome) + (" with strong noise" if sigma >= STRONG_NOISE else "")
 
 
 METRIC = Metric("Accuracy in percentage points of smoothed top-1", _smoothed_top1, _kind)
