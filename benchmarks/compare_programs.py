@@ -39,7 +39,7 @@ from sottovoce.evaluation.prediction import evaluate
 from sottovoce.kernels import any_users, one_gradient, table
 from sottovoce.kernels.any_users import plain_softmax, tables_of
 from sottovoce.kernels.find import Program, find_program
-from sottovoce.kernels.narrow import Narrow
+from sottovoce.kernels.general import Narrow
 from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD, User, UserUpdate

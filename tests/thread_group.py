@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.multiprocess.group import Group
+from sottovoce.errors import SottoError
+from sottovoce.multiprocess.cohort_sum import add_up_for
+from sottovoce.multiprocess.group import Dismissed, Group
 
 
 @dataclass
@@ -59,3 +61,34 @@ def in_every_process(count: int, act: Callable[[ThreadGroup], Any]) -> list[Any]
     for thread in threads:
         thread.join(120)
     return results
+
+
+def with_helpers(
+    processes: int,
+    assembly: Any,
+    store: Any,
+    lead: Callable[[ThreadGroup], Any],
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Any, list[str], list[ThreadGroup]]:
+    """What `lead(group)` returns in process 0, while the others help; and why they ended."""
+    groups = thread_groups(processes)
+    ended: list[str] = []
+
+    def assist(group: ThreadGroup) -> None:
+        try:
+            add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.params, store, stop)
+        except (Dismissed, SottoError) as end:
+            ended.append(str(end))
+        except BaseException as error:
+            group.shared.barrier.abort()
+            ended.append(repr(error))
+            raise
+
+    threads = [threading.Thread(target=assist, args=(group,), daemon=True) for group in groups[1:]]
+    for thread in threads:
+        thread.start()
+    result = lead(groups[0])
+    groups[0].dismiss("done")
+    for thread in threads:
+        thread.join(60)
+    return result, ended, groups

@@ -2243,12 +2243,85 @@ def cohorts_of_ones_own():
     cohort_sum._from_bytes = other
 
 
+SEATS = "equivalence/test_seats.py"
+
+
+@caught_by("unit/training/test_cohort_sum.py", "test_all_cohorts_share_one_program_whose_shapes_are_public")
+def a_block_as_large_as_its_cohort():
+    """One user more compiles another program for all others."""
+    from sottovoce.training.cohort_sum import SumInBlocks
+
+    real = SumInBlocks.__call__
+
+    def call(self, algorithm, task, store):
+        seats = max(1, min(self.block, len(task.cohort)))
+        return real(dataclasses.replace(self, block=seats), algorithm, task, store)
+
+    SumInBlocks.__call__ = call
+
+
+@caught_by("unit/local/test_update.py", "test_steps_of_others_do_not_clip_an_update_once_more[per layer]")
+def a_second_clip_in_the_steps_of_others():
+    """Steps that a block takes for its longest text clip the others again."""
+    from sottovoce.local import update
+
+    write_otherwise(update, "FedAvg", "jnp.where(counts, new, old)", "new")
+
+
+@caught_by("unit/kernels/test_general.py", "test_a_gpu_computes_users_at_once_only_where_no_sum_depends_on_the_order")
+def lookups_whose_gradient_a_gpu_adds_up_in_any_order():
+    from sottovoce.models import head
+
+    head.rows_of = lambda table, ids: table[ids]
+
+
+@caught_by(SEATS, "test_one_user_more_moves_the_sum_by_their_own_update_to_the_bit")
+def an_update_that_follows_how_many_there_are():
+    """The first token of everybody follows from the number of users in the block."""
+    from sottovoce.training import cohort_sum
+
+    real = cohort_sum._seated
+
+    def seated(sums, update, task, store, places):
+        found = real(sums, update, task, store, places)
+        users = found.users._replace(tokens=found.users.tokens.at[:, :, 0].set(4 + len(places) % 2))
+        return found._replace(users=users)
+
+    cohort_sum._seated = seated
+
+
+@caught_by(SEATS, "test_it_is_refused_where_users_are_computed_at_once")
+def a_device_that_nobody_tried():
+    from sottovoce.training import seats
+
+    seats.check_seats = lambda *given: None
+
+
+@caught_by("unit/multiprocess/test_group.py", "test_what_differs_is_named")
+def machines_that_compute_otherwise():
+    """Who else is in a round decides which machine computes a user."""
+    from sottovoce.multiprocess import group
+
+    del group._MUST_MATCH["update"]
+
+
 @caught_by(SHARED, "test_any_number_of_processes_give_the_sum_of_one_to_the_bit[many-2]")
 def users_counted_by_every_process():
     """Every process sums the whole cohort: a user counts as often as there are processes."""
     from sottovoce.multiprocess import cohort_sum
 
-    cohort_sum.share_out = lambda blocks, processes: [blocks] * processes
+    real = cohort_sum._sum_together
+
+    class Alone:
+        """A group that looks like one process to whoever shares out blocks."""
+
+        def __init__(self, group):
+            self.group, self.rank, self.count = group, 0, 1
+
+        def __getattr__(self, name):
+            return getattr(self.group, name)
+
+    cohort_sum._sum_together = lambda group, *given: real(Alone(group), *given)
 
 
 @caught_by(SHARED, "test_the_keys_of_sampling_and_noise_stay_with_process_0")

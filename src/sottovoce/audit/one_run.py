@@ -81,7 +81,7 @@ class CanaryScorer:
         cohort = seen.task.cohort
         mine = seen.task._replace(cohort=cohort[np.isin(cohort, self.rows)])
         own = self.sum_updates(self.algorithm, mine, self.inserted)
-        # Exact but for last bits of float32: another block may compute the same canary differently.
+        # Exact: what a user sends is the same in any block.
         others = jax.tree.map(lambda all_, few: np.asarray(all_) - np.asarray(few), summed.total, own.total)
         weight: Any = np.asarray(summed.weight) - np.asarray(own.weight)
         known = mechanism.estimate(others, weight, summed.bits).update

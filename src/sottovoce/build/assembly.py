@@ -37,7 +37,7 @@ from sottovoce.models.lora import Adapters, Survey, adapt, clip_parts
 from sottovoce.recipe import ADAPTER_KEYS, Recipe
 from sottovoce.runs.budget import Budget
 from sottovoce.runs.fingerprint import fingerprint, is_reproducible
-from sottovoce.training.blocks import block_size, latency
+from sottovoce.training.blocks import block_size
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Strategy, Work, play_rounds
@@ -197,7 +197,7 @@ def assemble(
         recipe=recipe,
         model=model,
         algorithm=algorithm,
-        sum_updates=SumInBlocks(block, products, devices, latency(products)),
+        sum_updates=SumInBlocks(block, products, devices),
         accountant=accountant_of(recipe.privacy),
         code=code,
         own_model=own_model,

@@ -400,19 +400,26 @@ class StoreFacts:
     words: int
     public_tokens: int | None = None  # None: no public text was opened
     same_words: bool = True  # does the public text have the vocabulary of the store?
+    longest_is_cap: bool = False  # was the cap taken from the longest text?
 
     @staticmethod
     def of(store: Store) -> StoreFacts:
         public = store.public
         same = public is None or public.vocabulary == store.vocabulary.fingerprint
         tokens = None if public is None else int(public.tokens.size)
-        return StoreFacts(store.users, store.tokens_per_user, store.vocabulary.size, tokens, same)
+        facts = (store.users, store.tokens_per_user, store.vocabulary.size, tokens, same, store.longest_is_cap)
+        return StoreFacts(*facts)
 
 
 def store_rules(recipe: Recipe, store: StoreFacts, own_objective: bool = False) -> Iterator[str]:
     """Rules of a recipe and a store. `own_objective`: the caller gave an objective in Python."""
     local, server, length = recipe.local, recipe.server, store.tokens_per_user
     central, distils = recipe.run.algorithm == "central", server.update == "transfer"
+    if recipe.privacy.mode == "private" and store.longest_is_cap:
+        yield (
+            f"tokens_per_user={store.tokens_per_user} is the length of the longest text, so one person decides how "
+            f"far all texts are padded; declare it when the store is made"
+        )
     if own_objective and local.objective != "plain":
         yield f"local.objective={local.objective!r} is in the recipe, and an objective of your own was given; keep one"
     # Public tokens that are read at once: by one user, or by the server. All lanes of a text have one length.

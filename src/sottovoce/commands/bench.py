@@ -31,7 +31,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError, did_you_mean
 from sottovoce.files import Json
 from sottovoce.kernels.find import Program
-from sottovoce.kernels.narrow import Narrow
+from sottovoce.kernels.general import Narrow
 from sottovoce.models.contract import parameter_count, split
 from sottovoce.recipe import CORRELATION_KEYS, SEPARATION_KEYS, Federation, Privacy, Recipe
 from sottovoce.runs.payments import Unpaid

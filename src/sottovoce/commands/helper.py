@@ -21,6 +21,7 @@ from sottovoce.recipe import Recipe
 from sottovoce.runs import fingerprint
 from sottovoce.training.read_ahead import ReadAhead
 from sottovoce.training.round import SumUpdates
+from sottovoce.training.seats import check_seats, digest_of_update
 
 
 def assemble_for(
@@ -82,6 +83,8 @@ def work_as_helper(
         users = Store.open(given["store"] if store is None or has_own_store(recipe) else store)
         users = with_public_text(recipe, users)
         assembly = assemble(recipe, users, model=model, objective=objective, processes=group.count)
+        if assembly.is_private:
+            check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, users)
     except SottoError as error:
         group.agree(ProcessFacts(error=str(error)))  # raises in every process
         raise
@@ -97,6 +100,7 @@ def work_as_helper(
 
 
 def _facts(assembly: Assembly, store: Store) -> ProcessFacts:
+    made_up = (assembly.sum_updates, assembly.algorithm, assembly.params, store)
     return ProcessFacts(
         store=store.fingerprint,
         program=fingerprint.program(),
@@ -104,4 +108,5 @@ def _facts(assembly: Assembly, store: Store) -> ProcessFacts:
         layout=assembly.layout,
         fingerprint=assembly.fingerprint,
         reproducible=assembly.reproducible,
+        update=digest_of_update(*made_up) if assembly.is_private else "",
     )

@@ -37,6 +37,7 @@ from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.payments import charge_plan, planned_rounds, store_folder, store_ledger, vocabulary_charges
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.seats import check_seats
 from sottovoce.training.server import ServerState
 
 Stop = Callable[[], bool]
@@ -90,7 +91,10 @@ def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False
         recipe = with_base(recipe, store)
     words = vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
     group, model, objective = context.group, context.model, context.objective
-    return Opened(store, test, assemble_for(group, recipe, store, model=model, objective=objective, before=words))
+    assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
+    if assembly.is_private and not context.across_devices:  # devices train elsewhere
+        check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, store)
+    return Opened(store, test, assembly)
 
 
 def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop = never) -> Opened:

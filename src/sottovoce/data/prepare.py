@@ -232,7 +232,8 @@ def collect(
 ) -> Store:
     """A corpus that fits in memory, grouped as `prepare` groups it but not split.
 
-    Users are cut to `tokens_per_user`; without it the longest user sets the cap. Plain text is cut as `prepare` does.
+    Users are cut to `tokens_per_user`; without it the longest user sets the cap, and a private run refuses the store.
+    Plain text is cut as `prepare` does.
     """
     grouping = grouping or Grouping()
     if tokens_per_user is not None:

@@ -84,6 +84,7 @@ class Store:
     public: PublicText | None = None
     first: int = 0
     named: str | None = None
+    longest_is_cap: bool = False  # nobody declared the cap: it is the length of the longest text, and so not public
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train", *, check: bool = True) -> Store:
@@ -135,7 +136,9 @@ class Store:
         unknown: Sequence[Sequence[int] | np.ndarray] | None = None,
         names: Sequence[bytes] | None = None,
     ) -> Store:
-        """A store in memory, which needs no pyarrow. Without `tokens_per_user` the longest user sets it.
+        """A store in memory, which needs no pyarrow.
+
+        Without `tokens_per_user` the longest user sets it; a private run then refuses the store.
 
         `unknown` holds the lengths of each user's words outside the vocabulary, in the order of the text; `names` the
         16 bytes that `Grouping.name` makes of each user's id, for users who come in turn.
@@ -158,7 +161,7 @@ class Store:
             if len(names) != len(rows):
                 raise SottoError(f"{len(names)} names were given for {count_of(len(rows), 'user')}; give one for each")
             batch = replace(batch, names=np.array([name.hex() for name in names], NAME))
-        return cls(vocabulary, cap, Rows((batch,)))
+        return cls(vocabulary, cap, Rows((batch,)), longest_is_cap=tokens_per_user is None)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -26,7 +26,7 @@ from sottovoce.kernels.lstm_users import LN2, Step, nothing, unit_of
 from sottovoce.local.objective import Batch, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
-from sottovoce.models.head import ALIGNED, tables_of, unit_rows
+from sottovoce.models.head import ALIGNED, added_up, tables_of, unit_rows
 from sottovoce.models.lstm import reading_with
 from sottovoce.privacy.clipping import SAFE_SHARE, Clip, FlatClip, NoClip, PerLayerClip
 
@@ -159,15 +159,7 @@ class Sparse(NamedTuple):
         return self.delta * jnp.exp(self.clips[:, None] - self.log)[..., None]
 
 
-def _added_up(ids: Array, change: Array, vocabulary: int) -> tuple[Array, Array, Array]:
-    """The changes of rows by id, those of one id added up at its first place; the id of other places is none.
-
-    Then no two write to one row: the order of sums is the same every time, which atomic additions do not give.
-    """
-    same = ids[:, :, None] == ids[:, None, :]
-    first = jnp.argmax(same, axis=2) == jnp.arange(ids.shape[1])
-    total = jnp.einsum("uts,use->ute", same.astype(change.dtype), change, precision="highest")
-    return jnp.where(first, ids, vocabulary), total, first
+_added_up = jax.vmap(added_up, in_axes=(0, 0, None))
 
 
 def _put(rows: Array, ids: Array, new: Array) -> Array:

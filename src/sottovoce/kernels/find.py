@@ -11,8 +11,8 @@ from sottovoce.gpu import is_hopper
 from sottovoce.kernels import any_users, cpu, lstm_cuda, lstm_users, one_gradient, one_table, recurrence, table_cuda
 from sottovoce.kernels.any_users import Softmax, plain_softmax
 from sottovoce.kernels.cpu import OneUser
+from sottovoce.kernels.general import Narrow
 from sottovoce.kernels.lstm_users import Products
-from sottovoce.kernels.narrow import Narrow
 from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, UserUpdate

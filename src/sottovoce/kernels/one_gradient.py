@@ -19,7 +19,7 @@ from sottovoce.kernels.recurrence import in_jax
 from sottovoce.local.objective import plain
 from sottovoce.local.update import TRAINING, FedSGD, Trained, User, UserResult, UserUpdate, clip_update, cut_into_lanes
 from sottovoce.models.contract import LanguageModel, join, layer_names, split
-from sottovoce.models.head import tables_of, unit_rows
+from sottovoce.models.head import add_rows, tables_of, unit_rows
 from sottovoce.models.lstm import reading_with
 from sottovoce.privacy.clipping import norm
 
@@ -154,8 +154,14 @@ class _Received:
             found[self.bias] = of_bias
         found[self.output] = of_table
         base = of_table if self.words == self.output else jnp.zeros_like(self.leaves[self.words])
-        found[self.words] = base.at[inputs].add(of_rows)
+        found[self.words] = self._add_rows(base, inputs, of_rows)
         return loss, found
+
+    def _add_rows(self, rows: Array, ids: Array, change: Array) -> Array:
+        """Adds to the rows of some tokens, step by step: the order of the sums is always the same."""
+        size = self.update.batch * self.update.unroll
+        ids, change = ids.reshape(-1, size), change.reshape(-1, size, change.shape[-1])
+        return jax.lax.fori_loop(0, len(ids), lambda step, rows: add_rows(rows, ids[step], change[step]), rows)
 
     def _with_logits(self, narrow: Array, targets: Array, share: Array, bias: Array | None, wanted: Array) -> tuple:
         """The level of each token, the gradients of its output, of the table and of the bias. Logits are in memory."""
@@ -172,11 +178,11 @@ class _Received:
         scaled = (part * narrow.astype(jnp.float32)).astype(self.kind)
         mean = jnp.einsum("tv,ve->te", chances, self.table, preferred_element_type=jnp.float32)
         of_table = jnp.einsum("tv,te->ve", chances, scaled, preferred_element_type=jnp.float32)
-        of_table = LN2 * of_table.at[targets].add(-share[:, None] * narrow.astype(jnp.float32))
+        of_table = LN2 * self._add_rows(of_table, targets, -share[:, None] * narrow.astype(jnp.float32))
         of_bias = None
         if bias is not None:
             of_bias = jnp.einsum("tv,t->v", chances, part[:, 0].astype(self.kind), preferred_element_type=jnp.float32)
-            of_bias = of_bias.at[targets].add(-share)
+            of_bias = self._add_rows(of_bias[:, None], targets, -share[:, None])[:, 0]
         return most + jnp.log2(total), part * mean - share[:, None] * wanted, of_table, of_bias
 
     def _with_kernels(

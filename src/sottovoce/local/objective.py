@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from sottovoce.models.contract import LanguageModel, State, split
-from sottovoce.models.head import cross_entropy, soft_cross_entropy
+from sottovoce.models.head import cross_entropy, rows_of, soft_cross_entropy, tables_of
 
 
 class Batch(NamedTuple):
@@ -47,7 +47,12 @@ def _read(
     model: LanguageModel, batch: Batch, state: State, key: PRNGKeyArray
 ) -> tuple[Losses, State, Float[Array, "lanes unroll vocabulary"]]:
     """The cross-entropy of each target, the new hidden states, and the logits. Each lane has its own key."""
-    outputs, state = jax.vmap(model.read)(batch.inputs, state, jax.random.split(key, len(batch.inputs)))
+    keys, tables = jax.random.split(key, len(batch.inputs)), tables_of(model)
+    if tables is None:
+        outputs, state = jax.vmap(model.read)(batch.inputs, state, keys)
+    else:
+        rows = rows_of(getattr(model, tables.words), batch.inputs)
+        outputs, state = jax.vmap(cast("Any", model).read_rows)(rows, state, keys)
     logits = model.logits(outputs)
     return cross_entropy(logits, batch.targets), state, logits
 

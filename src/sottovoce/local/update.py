@@ -92,7 +92,8 @@ PARTS = 192
 
 def rehearsed(length: Any, user_share: float) -> Any:
     """The number of public tokens to read with `length` of the user's, where theirs are a share λ of all."""
-    return length * round(PARTS * (1 / user_share - 1)) // PARTS
+    times = round(PARTS * (1 / user_share - 1))
+    return length // PARTS * times + length % PARTS * times // PARTS  # length · times may be beyond 32 bits
 
 
 class LocalTraining(ABC):
@@ -111,8 +112,8 @@ class LocalTraining(ABC):
     ) -> Trained:
         """Local training with the key of this user.
 
-        `last` is the number of steps of an epoch: those of the user, or more where users share a program. A step
-        without targets changes nothing.
+        `last` is the number of steps of an epoch: those of the user, or more where users share a program.
+        Guarantee: a step without targets changes nothing, to the bit.
         """
 
     def __call__(
@@ -174,11 +175,14 @@ class FedAvg(LocalTraining):
             (loss, state), gradient = mean_loss_and_gradient(self.objective, model, received, batch, state, step_key)
             if self.gradient_clip is not None:
                 gradient, _ = project(gradient, self.gradient_clip)
-            update = jax.tree.map(lambda change, part: change - self.learning_rate * part, update, gradient)
-            length = jnp.where(jnp.sum(batch.mask) > 0, norm(update), length)
+            counts = jnp.any(batch.mask > 0)
+            stepped = jax.tree.map(lambda change, part: change - self.learning_rate * part, update, gradient)
+            length = jnp.where(counts, norm(stepped), length)
             if self.clip_every_step:
-                update, now = self.clipping.clip(update, clip_norms)
-                clipped |= now
+                stepped, now = self.clipping.clip(stepped, clip_norms)
+                clipped |= counts & now
+            # A second clip of the same update may change its last bits.
+            update = jax.tree.map(lambda new, old: jnp.where(counts, new, old), stepped, update)
             return update, state, clipped, length, losses + loss * jnp.sum(batch.mask)
 
         def epoch(number: Array, carry: tuple) -> tuple:
@@ -212,7 +216,8 @@ class FedSGD(LocalTraining):
 
     def steps(self, length: Any) -> Any:
         """The steps over a text of this length."""
-        return local_steps(np.minimum(length, self.tokens) if self.tokens else length, self.batch, self.unroll)
+        numpy: Any = jnp if isinstance(length, jax.Array) else np
+        return local_steps(numpy.minimum(length, self.tokens) if self.tokens else length, self.batch, self.unroll)
 
     def train(
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any

@@ -37,6 +37,48 @@ def tables_of(model: Any) -> Tables | None:
     return model.tables() if len(owners) == 1 and None not in owners else None
 
 
+def rows_of(table: Float[Array, "vocabulary size"], ids: Int[Array, "*any"]) -> Float[Array, "*any size"]:
+    """The rows of some tokens.
+
+    A token may come several times, so its row gets several gradients. A GPU adds them up in an order that depends on
+    who else is in the block, unless it is told how: by `add_rows`.
+    """
+    return table[ids] if jax.default_backend() == "cpu" else _rows_of(table, ids)
+
+
+@jax.custom_vjp
+def _rows_of(table: Array, ids: Array) -> Array:
+    return table[ids]
+
+
+def _gradient_of_rows(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, None]:
+    table, ids = kept
+    return add_rows(jnp.zeros_like(table), ids.ravel(), gradient.reshape(-1, table.shape[1])), None
+
+
+_rows_of.defvjp(lambda table, ids: (table[ids], (table, ids)), _gradient_of_rows)
+
+
+def add_rows(
+    rows: Float[Array, "vocabulary size"], ids: Int[Array, " tokens"], change: Float[Array, "tokens size"]
+) -> Float[Array, "vocabulary size"]:
+    """Adds to the rows of some tokens, of which several may be the same: always in one order."""
+    ids, total, _ = added_up(ids, change, len(rows))
+    old = rows[jnp.minimum(ids, len(rows) - 1)]
+    return rows.at[ids].set(old + total, mode="drop", unique_indices=True)
+
+
+def added_up(ids: Int[Array, " tokens"], change: Float[Array, "tokens size"], count: int) -> tuple[Array, Array, Array]:
+    """The changes of rows by id, those of one id added up at its first place; the id of other places is none: `count`.
+
+    Then no two write to one row: the order of sums is the same every time, which atomic additions do not give.
+    """
+    same = ids[:, None] == ids
+    first = jnp.argmax(same, axis=1) == jnp.arange(len(ids))
+    total = jnp.matmul(same.astype(change.dtype), change, precision="highest")
+    return jnp.where(first, ids, count), total, first
+
+
 def aligned(x: Float[Array, "*any size"]) -> Float[Array, "*any aligned"]:
     """Rows of bfloat16 numbers with zeros added, so that each begins at 16 bytes: fast products need it."""
     short = -x.shape[-1] % ALIGNED if x.dtype == jnp.bfloat16 else 0
@@ -84,8 +126,9 @@ def check_tied(embedding: int, hidden: int) -> None:
 
 def cross_entropy(logits: Float[Array, "*any vocabulary"], targets: Int[Array, "*any"]) -> Float[Array, "*any"]:
     """-ln of the probability given to each target."""
-    chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    return jax.nn.logsumexp(logits, axis=-1) - chosen
+    flat = logits.reshape(-1, logits.shape[-1])
+    chosen = flat.at[jnp.arange(len(flat)), targets.ravel()].get(mode="clip", unique_indices=True)
+    return jax.nn.logsumexp(logits, axis=-1) - chosen.reshape(targets.shape)
 
 
 def soft_cross_entropy(

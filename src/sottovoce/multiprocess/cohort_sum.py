@@ -18,7 +18,6 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.local.update import UserResult
 from sottovoce.multiprocess.group import Group
-from sottovoce.training.blocks import Block, share_out
 from sottovoce.training.cohort_sum import SumInBlocks, Sums
 from sottovoce.training.types import Algorithm, CohortSum, Task
 
@@ -103,7 +102,7 @@ def _from_bytes(message: bytes, like: Any) -> Task:
 
 def _sum_together(group: Group, in_blocks: SumInBlocks, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
     cohort = task.cohort
-    mine = share_out(in_blocks.blocks(algorithm, store, cohort), group.count)[group.rank]
+    mine = in_blocks.blocks(algorithm, store, cohort)[group.rank :: group.count]
     sums, results = in_blocks.add_up(in_blocks.begin(mine, algorithm, task, store), algorithm, task, store)
     total = _add_trees(group, sums.total)
     asked, weight, bits = _add_trees(group, (np.array(group.stop_requested(), np.int32), sums.weight, sums.bits))
@@ -125,11 +124,11 @@ def _add_trees(group: Group, tree: Any) -> Any:
     return structure.unflatten([part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)])
 
 
-def _columns(users: int, blocks: list[Block], results: list[UserResult]) -> np.ndarray:
+def _columns(users: int, blocks: list[np.ndarray], results: list[UserResult]) -> np.ndarray:
     """How often, norm, clipped, loss of this process's users at their places in the cohort; elsewhere zeros."""
     columns = np.zeros((4, users), np.float32)
-    for block, result in zip(blocks, results, strict=True):
+    for places, result in zip(blocks, results, strict=True):
         found = (result.norm, np.any(result.clipped, axis=-1), result.loss)
-        columns[0, block.places] += 1
-        columns[1:, block.places] = [np.asarray(column)[: len(block.places)] for column in found]
+        columns[0, places] += 1
+        columns[1:, places] = [np.ravel(column)[: len(places)] for column in found]
     return columns

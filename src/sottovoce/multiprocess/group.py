@@ -41,6 +41,8 @@ _MUST_MATCH = {
     "program": "another sottovoce, jax or numpy than process 0; install the same versions everywhere",
     "code": "another model or objective than process 0; pass the same ones everywhere",
     "layout": "other devices than process 0; give every process as many of the same kind, or set run.devices",
+    "update": "a machine that computes a user's update otherwise than that of process 0, so it would matter who "
+    "computes whom; give every process the same kind of machine, with as many cores",
 }
 _LOST = "process {} is gone, and the run ends with it; start all processes again with `sotto resume`"
 
@@ -55,6 +57,7 @@ class ProcessFacts:
     layout: str = ""
     fingerprint: str = ""
     reproducible: bool = False
+    update: str = ""  # a hash of what a made-up user sends
     error: str = ""
 
     @staticmethod

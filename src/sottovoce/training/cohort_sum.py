@@ -19,12 +19,13 @@ from sottovoce.data.store import Store
 from sottovoce.errors import SottoError
 from sottovoce.gpu import on_device
 from sottovoce.kernels.find import Program
+from sottovoce.kernels.general import train_each
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import norm, norms_for
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST, FixedPoint, add, add_all, values, zeros
-from sottovoce.training.blocks import Block, cut_into_blocks
+from sottovoce.training.blocks import cut_into_blocks
 from sottovoce.training.types import Algorithm, CohortSum, Task
 from sottovoce.training.users import excerpts_for
 
@@ -33,15 +34,16 @@ SKETCH = 4096  # numbers of a count sketch
 
 @dataclass(frozen=True)
 class SumInBlocks:
-    """Σ w_k Δ_k over blocks of at most `block` users on each device. While one is computed, the next is read.
+    """Σ w_k Δ_k over blocks of `block` seats on each device. While one is computed, the next is read.
 
-    A block is padded with users who have no tokens: their weight is zero, and so is their update.
+    An empty seat has a user without tokens: their weight is zero, and so is their update.
+    Guarantee: what a user sends is the same to the bit in every seat, on every device, whoever has the other seats. All
+    blocks of a run have one program: its shapes are public, and no number in it is compiled in from text.
     """
 
     block: int
     products: Program | None = None  # kernels, if there are any for the model
     devices: int = 1
-    latency: float = 0  # of a step, in users: see `cut_into_blocks`; 0 on a CPU
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
         begun = self.begin(self.blocks(algorithm, store, task.cohort), algorithm, task, store)
@@ -51,38 +53,38 @@ class SumInBlocks:
         """The sum over a cohort, from what was begun."""
         sums, results = self.add_up(begun, algorithm, task, store)
         grid = algorithm.mechanism.grid(task.clip_norms)
-        return sums.cohort_sum(grid, results, [block.places for block in begun.blocks])
+        return sums.cohort_sum(grid, results, begun.blocks)
 
-    def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[Block]:
+    def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[np.ndarray]:
+        """The places in the cohort of the users of each block."""
         if len(cohort) > MOST:
             raise SottoError(f"a cohort of {len(cohort):,} is more than {MOST:,} users, the most that a sum holds")
         steps = algorithm.user_update.steps(store.lengths(cohort))
-        return cut_into_blocks(steps, self.block, self.devices, self.latency)
+        return cut_into_blocks(steps, self.block * self.devices)
 
-    def begin(self, blocks: list[Block], algorithm: Algorithm, task: Task, store: Store) -> Begun:
+    def begin(self, blocks: list[np.ndarray], algorithm: Algorithm, task: Task, store: Store) -> Begun:
         """What comes before the parameters are needed: `task` may have those of another round."""
         exact = algorithm.mechanism.grid(task.clip_norms) is not None
         sums = _start(self.devices, task.params, exact, len(task.clip_norms))
-        first = _padded(algorithm.user_update, task, store, blocks[0]) if blocks else None
+        first = _seated(self, algorithm.user_update, task, store, blocks[0]) if blocks else None
         return Begun(blocks, first, sums, exact)
 
     def add_up(self, begun: Begun, algorithm: Algorithm, task: Task, store: Store) -> tuple[Sums, list[UserResult]]:
         """The sums over some blocks of a cohort, and the results of the users of each."""
         grid = algorithm.mechanism.grid(task.clip_norms)
         blocks, first, sums, exact = begun
-        spec = self._spec(algorithm, self.devices)
-        model = algorithm.model(task.params)
-        if self.devices > 1:  # sent once for all blocks
-            model = jax.device_put(model, NamedSharding(_mesh(self.devices), PartitionSpec()))
+        spec = self._spec(algorithm)
+        # Sent once for all blocks.
+        model = jax.device_put(algorithm.model(task.params), NamedSharding(_mesh(self.devices), PartitionSpec()))
         results: list[UserResult] = []
         step, clip_norms = None if grid is None else on_device(grid, np.float32), on_device(task.clip_norms, np.float32)
-        for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks, first):
-            broadcast = Broadcast(model, task.key, clip_norms, on_device(block.steps, np.int32))
-            sums, result = _add_block(self._with_steps(spec, block, padded), sums, padded, broadcast, step)
+        broadcast = Broadcast(model, task.key, clip_norms)
+        for seated in _read_ahead(partial(_seated, self, spec.update, task, store), blocks, first):
+            sums, result = _add_block(spec, sums, seated, broadcast, step)
             for column in jax.tree.leaves(result):  # so that who reads it later does not wait for the device
                 column.copy_to_host_async()
             results.append(result)
-        return (sums if self.devices == 1 else _over_devices(self.devices, sums, exact)), results
+        return _over_devices(self.devices, sums, exact), results
 
     def project_updates(
         self, vector: Any, algorithm: Algorithm, task: Task, store: Store
@@ -92,33 +94,30 @@ class SumInBlocks:
         The dot product of two sketches is that of the updates, up to 1/√SKETCH of their lengths.
         """
         rows = task.cohort
-        spec, found = self._spec(algorithm, 1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
-        blocks = cut_into_blocks(algorithm.user_update.steps(store.lengths(rows)), self.block)
-        for block, padded in _read_ahead(partial(_padded, spec.update, task, store), blocks):
-            broadcast = Broadcast(algorithm.model(task.params), task.key, task.clip_norms, block.steps)
-            for column, part in zip(found, _project(spec, vector, padded, broadcast), strict=True):
-                column[block.places] = part[: len(block.places)]
+        here, found = replace(self, devices=1), (np.zeros(len(rows)), np.zeros((len(rows), SKETCH)))
+        spec, broadcast = here._spec(algorithm), Broadcast(algorithm.model(task.params), task.key, task.clip_norms)
+        blocks = here.blocks(algorithm, store, rows)
+        for places, seated in zip(
+            blocks, _read_ahead(partial(_seated, here, spec.update, task, store), blocks), strict=True
+        ):
+            for column, part in zip(found, _project(spec, vector, seated, broadcast), strict=True):
+                column[places] = part[: len(places)]
         return found
 
-    def _spec(self, algorithm: Algorithm, devices: int) -> BlockSpec:
+    def _spec(self, algorithm: Algorithm) -> BlockSpec:
         update = replace(algorithm.user_update, clipping=algorithm.mechanism.clipping.normalised())
-        return BlockSpec(update, algorithm.weight_cap, self.products, devices)
-
-    def _with_steps(self, spec: BlockSpec, block: Block, padded: PaddedUsers) -> BlockSpec:
-        """Where a user may have no more steps than this block has, their number is compiled in.
-
-        A GPU then never waits for the host, which would otherwise ask it after every step whether there is another.
-        Other numbers of steps share one program.
-        """
-        longest = int(spec.update.steps(padded.users.tokens.shape[1]))
-        return spec._replace(steps=longest) if self.latency and block.steps == longest else spec
+        return BlockSpec(update, algorithm.weight_cap, self.products, self.devices)
 
 
-class PaddedUsers(NamedTuple):
-    """The users of a block, padded, and their rows, which decide their randomness."""
+class SeatedUsers(NamedTuple):
+    """The users of a block and their rows, which decide their randomness. All arrays begin with [seats, devices]."""
 
     users: User
-    rows: Int[Array, " block"]
+    rows: Int[Array, "seats devices"]
+
+    def on_one_device(self) -> SeatedUsers:
+        """Those of the only device that is seen: [seats]."""
+        return jax.tree.map(lambda leaf: leaf[:, 0], self)
 
 
 class Broadcast(NamedTuple):
@@ -127,7 +126,6 @@ class Broadcast(NamedTuple):
     model: LanguageModel
     key: PRNGKeyArray
     clip_norms: Any
-    steps: Any
 
 
 class BlockSpec(NamedTuple):
@@ -137,34 +135,36 @@ class BlockSpec(NamedTuple):
     weight_cap: float
     products: Program | None
     devices: int
-    steps: int | None = None  # of every user; None: the broadcast says how many
 
 
 def _read_ahead(
-    read: Callable[[Block], PaddedUsers], blocks: list[Block], first: PaddedUsers | None = None
-) -> Iterator[tuple[Block, PaddedUsers]]:
-    """Each block with its users; those of the first may be read already.
+    read: Callable[[np.ndarray], SeatedUsers], blocks: list[np.ndarray], first: SeatedUsers | None = None
+) -> Iterator[SeatedUsers]:
+    """The users of each block; those of the first may be read already.
 
     A thread reads the next one: on a GPU, to compute a block does not return at once.
     """
     if len(blocks) == 1:
-        yield blocks[0], first or read(blocks[0])
+        yield first or read(blocks[0])
         return
     with ThreadPoolExecutor(1) as reader:
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
-            padded = coming.result() if coming else first or read(block)
+            seated = coming.result() if coming else first or read(block)
             if following is not None:
                 coming = reader.submit(read, following)
-            yield block, padded
+            yield seated
 
 
-def _padded(update: UserUpdate, task: Task, store: Store, block: Block) -> PaddedUsers:
-    rows = task.cohort[block.places]
-    users = store.gather(rows, block.padded_size)
-    rows = np.pad(rows + store.first, (0, block.padded_size - len(rows))).astype(np.uint32)
+def _seated(sums: SumInBlocks, update: UserUpdate, task: Task, store: Store, places: np.ndarray) -> SeatedUsers:
+    """The users at these places in the cohort, dealt out to the devices in turn: the longest texts are shared out."""
+    rows, size = task.cohort[places], sums.block * sums.devices
+    users = store.gather(rows, size)
+    rows = np.pad(rows + store.first, (0, size - len(rows))).astype(np.uint32)
     public = excerpts_for(update, store, rows, task.key)
-    return jax.device_put(PaddedUsers(User(users.tokens, users.lengths, public), rows))  # pyrefly: ignore
+    given = SeatedUsers(User(users.tokens, users.lengths, public), rows)  # pyrefly: ignore
+    by_seat = jax.tree.map(lambda leaf: leaf.reshape(sums.block, sums.devices, *leaf.shape[1:]), given)
+    return jax.device_put(by_seat, NamedSharding(_mesh(sums.devices), PartitionSpec(None, "users")))
 
 
 class Sums(NamedTuple):
@@ -185,13 +185,12 @@ class Sums(NamedTuple):
 class Begun(NamedTuple):
     """A sum to which nobody is added yet: it needs the parameters next. It can be gone on with once."""
 
-    blocks: list[Block]
-    first: PaddedUsers | None  # the users of the first block, if there is one
+    blocks: list[np.ndarray]  # the places in the cohort of the users of each
+    first: SeatedUsers | None  # the users of the first block, if there is one
     sums: Sums  # of nothing; they are given away to the first block
     exact: bool  # in fixed point?
 
 
-@partial(jax.jit, static_argnums=(1, 2))
 def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:
     total = zeros(model) if exact else jax.tree.map(jnp.zeros_like, model)
     return Sums(total, zeros(jnp.zeros(())), zeros(jnp.zeros(parts)))
@@ -203,39 +202,41 @@ def _plus(exact: bool, one: Sums, other: Sums) -> Sums:
 
 
 def _start(devices: int, model: LanguageModel, exact: bool, parts: int) -> Sums:
-    """Sums of nothing. On several devices each has its own, along a leading axis."""
-    none = _no_sums(model, exact, parts)
-    if devices == 1:
-        return none
-    return _for_each(devices)(none)
+    """Sums of nothing. Each device has its own, along a leading axis."""
+    return _for_each(devices)(model, exact, parts)
 
 
 @lru_cache
-def _for_each(devices: int) -> Callable[[Sums], Sums]:
-    """A copy for each device, along a leading axis. It is kept: made anew, it would be compiled anew in every round."""
-    repeat = partial(jax.tree.map, lambda leaf: jnp.broadcast_to(leaf, (devices, *leaf.shape)))
-    return jax.jit(repeat, out_shardings=NamedSharding(_mesh(devices), PartitionSpec("users")))
+def _for_each(devices: int) -> Callable[[LanguageModel, bool, int], Sums]:
+    """Sums of nothing for each device. It is kept: made anew, it would be compiled anew in every round."""
+
+    def repeat(model: LanguageModel, exact: bool, parts: int) -> Sums:
+        none = _no_sums(model, exact, parts)
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (devices, *leaf.shape)), none)
+
+    return jax.jit(repeat, static_argnums=(1, 2), out_shardings=NamedSharding(_mesh(devices), _apart(devices)))
+
+
+def _apart(devices: int) -> PartitionSpec:
+    """One of each on every device. Of a single device JAX says that all have it: said otherwise, it compiles anew."""
+    return PartitionSpec("users") if devices > 1 else PartitionSpec()
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def _add_block(
-    spec: BlockSpec, sums: Sums, padded: PaddedUsers, broadcast: Broadcast, grid: float | None
+    spec: BlockSpec, sums: Sums, seated: SeatedUsers, broadcast: Broadcast, grid: float | None
 ) -> tuple[Sums, UserResult]:
-    if spec.devices == 1:
-        here, results = _sum_here(spec, padded, broadcast, grid)
-        return _plus(grid is not None, sums, here), results
-
     # Each device adds up its share of the users. They wait for one another at the end of the cohort only: programs that
     # do so while others run can deadlock a CPU's threads.
-    def share(sums: Sums, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Sums, UserResult]:
-        here, results = _sum_here(spec, padded, broadcast, grid)
+    def share(sums: Sums, seated: SeatedUsers, broadcast: Broadcast) -> tuple[Sums, UserResult]:
+        here, results = _sum_here(spec, seated.on_one_device(), broadcast, grid)
         mine = _plus(grid is not None, jax.tree.map(lambda leaf: leaf[0], sums), here)
-        return jax.tree.map(lambda leaf: leaf[None], mine), results
+        return jax.tree.map(lambda leaf: leaf[None], mine), jax.tree.map(lambda leaf: leaf[:, None], results)
 
-    alike, apart = PartitionSpec(), PartitionSpec("users")
+    alike, apart, by_seat = PartitionSpec(), _apart(spec.devices), PartitionSpec(None, "users")
     return jax.shard_map(
-        share, mesh=_mesh(spec.devices), in_specs=(apart, apart, alike), out_specs=(apart, apart), check_vma=False
-    )(sums, padded, broadcast)
+        share, mesh=_mesh(spec.devices), in_specs=(apart, by_seat, alike), out_specs=(apart, by_seat), check_vma=False
+    )(sums, seated, broadcast)
 
 
 def _mesh(devices: int) -> Mesh:
@@ -259,10 +260,10 @@ def _add_shares(exact: bool, shares: list[Sums]) -> Sums:
 
 
 def _sum_here(
-    spec: BlockSpec, padded: PaddedUsers, broadcast: Broadcast, grid: float | None
+    spec: BlockSpec, seated: SeatedUsers, broadcast: Broadcast, grid: float | None
 ) -> tuple[Sums, UserResult]:
     """The sums over the users of one device."""
-    shares, sent, results = _train_here(spec, padded, broadcast)
+    shares, sent, results = _train_here(spec, seated, broadcast)
     bits = jnp.where((shares > 0)[:, None], 0.5 - results.clipped, 0.0)
     put_together = spec.products.put_together if spec.products is not None else lambda parts: parts
     if grid is None:
@@ -272,24 +273,25 @@ def _sum_here(
     return Sums(total, add_all(shares, WEIGHT_STEP), add_all(bits, BIT_STEP)), results._replace(update=None)
 
 
-def _train_here(spec: BlockSpec, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
+def _train_here(spec: BlockSpec, seated: SeatedUsers, broadcast: Broadcast) -> tuple[Array, Any, UserResult]:
     """w_k and w_k Δ_k of every user of a block, and their results. With kernels, updates are in `Parts`."""
-    model, key, clip_norms, steps = broadcast
-    steps = steps if spec.steps is None else spec.steps
-    shares = user_weight(padded.users.length, spec.weight_cap)
+    (users, rows), (model, key, clip_norms) = seated, broadcast
+    shares = user_weight(users.length, spec.weight_cap)
     their_norms = jax.vmap(partial(norms_for, spec.update.clipping, clip_norms))(shares)
-    keys = jax.vmap(partial(jax.random.fold_in, key))(padded.rows)
-    one_by_one = jax.vmap(spec.update, in_axes=(None, 0, 0, 0, None))
-    train = one_by_one if spec.products is None else partial(spec.products.train, spec.update)
-    results = train(model, padded.users, keys, their_norms, steps)  # pyrefly: ignore
+    keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
+    # As many steps as the longest text may have, which is public. A GPU then never waits for the host, which would
+    # otherwise ask it after every step whether there is another.
+    last = int(spec.update.steps(users.tokens.shape[1]))
+    train = train_each if spec.products is None else spec.products.train
+    results = train(spec.update, model, users, keys, their_norms, last)
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     return shares, sent, results
 
 
 @partial(jax.jit, static_argnums=0)
-def _project(spec: BlockSpec, vector: Any, padded: PaddedUsers, broadcast: Broadcast) -> tuple[Array, Array]:
-    _, sent, _ = _train_here(spec, padded, broadcast)
+def _project(spec: BlockSpec, vector: Any, seated: SeatedUsers, broadcast: Broadcast) -> tuple[Array, Array]:
+    _, sent, _ = _train_here(spec, seated.on_one_device(), broadcast)
     way = jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(vector)])
     places, signs = jax.random.split(jax.random.key(0))  # of the sketch: public
     places = jax.random.randint(places, way.shape, 0, SKETCH)

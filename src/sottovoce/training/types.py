@@ -148,7 +148,7 @@ class CohortSum(NamedTuple):
         """One column for all users in their order. Reading it waits for the device."""
         if not columns:
             return np.zeros(0)
-        read = [np.atleast_1d(column)[: len(places)] for column, places in zip(columns, self.places, strict=True)]
+        read = [np.ravel(column)[: len(places)] for column, places in zip(columns, self.places, strict=True)]
         return np.concatenate(read)[np.argsort(np.concatenate(self.places))]
 
 

@@ -292,6 +292,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "pays for more than there can be: users are cut to 40 tokens, 4 examples of local.tokens=10; use 4",
         ),
         (case(CENTRAL, facts=replace(STORE, users=0)), "the store has no users to train on"),
+        (case(facts=replace(STORE, longest_is_cap=True)), "tokens_per_user=40 is the length of the longest text"),
         (
             case({"local": {"batch": 100}}),
             "local.batch=100 lanes of local.unroll=5 are mostly empty: users of the store have at most 40 tokens",

@@ -9,7 +9,7 @@ import pytest
 from sottovoce.kernels import cpu
 from sottovoce.kernels.any_users import Softmax
 from sottovoce.kernels.find import find_program
-from sottovoce.kernels.narrow import Narrow
+from sottovoce.kernels.general import Narrow
 from sottovoce.kernels.one_gradient import OneGradient
 from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD

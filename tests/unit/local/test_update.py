@@ -12,7 +12,7 @@ from examples import first_of
 from family import cut, of_family, send
 from sottovoce.data.words import BOS, EOS
 from sottovoce.local.objective import Batch, Penalised, plain
-from sottovoce.local.update import FedAvg, FedSGD, User
+from sottovoce.local.update import FedAvg, FedSGD, User, rehearsed
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 
 LOCAL = {"batch": 2, "unroll": 3, "learning_rate": 1.5}
@@ -92,6 +92,25 @@ def test_a_user_who_ran_away_sends_the_same_beside_a_longer_one():
     assert length(alone.update) > 0.99
     jax.tree.map(np.testing.assert_array_equal, (alone.update, alone.clipped), (beside.update, beside.clipped))
     assert float(beside.sound) == 1
+
+
+@pytest.mark.parametrize("clip", [FlatClip(0.05), PerLayerClip.even(0.05, 11)], ids=["flat", "per layer"])
+def test_steps_of_others_do_not_clip_an_update_once_more(model, clip):
+    """A clipped update is as long as the clip allows, or a last bit longer: a second clip would change it."""
+    update, norms = FedAvg(clip, True, batch=2, unroll=3, learning_rate=50.0), jnp.asarray(clip.clip_norms)
+    for seed in range(12):
+        given = user(np.random.default_rng(seed).integers(3, 27, 6).tolist(), capacity=48)
+        alone, beside = (send(update, model, given, KEY, norms, steps) for steps in (1, 8))
+        jax.tree.map(np.testing.assert_array_equal, alone, beside)
+
+
+def test_public_text_of_a_user_of_any_length_is_counted_alike_on_host_and_device():
+    """Of 1.2 million tokens at λ = 0.1, length times parts is beyond 32 bits."""
+    for length in (0, 1, 191, 192, 1_242_757, 2**24):
+        for share in (0.1, 0.3, 0.75, 1.0):
+            exact = length * round(192 * (1 / share - 1)) // 192
+            assert int(jax.jit(partial(rehearsed, user_share=share))(jnp.int32(length))) == exact
+            assert rehearsed(length, share) == exact
 
 
 @pytest.mark.parametrize("make", [partial(FedAvg, clip_every_step=True), FedSGD], ids=["fedavg", "fedsgd"])

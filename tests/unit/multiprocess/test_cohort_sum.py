@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import jax
 import numpy as np
 import pytest
@@ -12,14 +10,13 @@ from free import Free
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.local.keys import local_key
-from sottovoce.multiprocess import cohort_sum
-from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
-from sottovoce.multiprocess.group import Dismissed
+from sottovoce.multiprocess.cohort_sum import SumOverProcesses
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
+from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
 from sottovoce.training.types import Task
-from thread_group import thread_groups
+from thread_group import with_helpers
 
 RECIPE = Recipe.from_dict({
     "model": {"embedding": 4, "hidden": 5},
@@ -30,31 +27,6 @@ RECIPE = Recipe.from_dict({
     "run": {"block": 4},
 })  # fmt: skip
 COHORT = np.array([0, 1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12])
-
-
-def with_helpers(processes, assembly, store, lead, stop=lambda: False):
-    """What `lead(group)` returns in process 0, while the others help; and why they ended."""
-    groups = thread_groups(processes)
-    ended = []
-
-    def assist(group):
-        try:
-            add_up_for(group, assembly.sum_updates, assembly.algorithm, assembly.params, store, stop)
-        except (Dismissed, SottoError) as end:
-            ended.append(str(end))
-        except BaseException as error:
-            group.shared.barrier.abort()
-            ended.append(repr(error))
-            raise
-
-    threads = [threading.Thread(target=assist, args=(group,), daemon=True) for group in groups[1:]]
-    for thread in threads:
-        thread.start()
-    result = lead(groups[0])
-    groups[0].dismiss("done")
-    for thread in threads:
-        thread.join(60)
-    return result, ended, groups
 
 
 def summed(sum_updates, assembly, store, cohort):
@@ -82,8 +54,14 @@ def test_any_number_of_processes_give_the_sum_of_one_to_the_bit(store, processes
 
 def test_a_user_whom_two_processes_add_up_stops_the_round(store, monkeypatch):
     """Plans that differ, as of machines with other devices, would count some users twice: with twice the clip norm."""
-    monkeypatch.setattr(cohort_sum, "share_out", lambda blocks, processes: [blocks] * processes)
     assembly = assemble(RECIPE, store)
+    whole = assembly.sum_updates.blocks(assembly.algorithm, store, COHORT)
+
+    class Whole(list):
+        def __getitem__(self, which):
+            return whole if isinstance(which, slice) else super().__getitem__(which)
+
+    monkeypatch.setattr(SumInBlocks, "blocks", lambda *given: Whole(whole))
     lead = lambda group: summed(SumOverProcesses(group, assembly.sum_updates), assembly, store, COHORT)  # noqa: E731
     with pytest.raises(SottoError, match="disagree on who computes whom"):
         with_helpers(2, assembly, store, lead)

@@ -103,6 +103,7 @@ def test_facts_of_other_versions_are_read():
         ("program", "process 1 has another sottovoce, jax or numpy"),
         ("code", "process 1 has another model or objective"),
         ("layout", "process 1 has other devices"),
+        ("update", "process 1 has a machine that computes a user's update otherwise"),
     ],
 )
 def test_what_differs_is_named(name, message):

@@ -15,8 +15,7 @@ from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
-from sottovoce.training.blocks import Block
-from sottovoce.training.cohort_sum import SumInBlocks, _padded
+from sottovoce.training.cohort_sum import SumInBlocks, _seated
 from sottovoce.training.types import Task
 
 USERS = Workload("demo", vocabulary=500, tokens=160, cohort=8)
@@ -35,31 +34,37 @@ def test_whoever_sits_beside_a_user_their_key_and_what_they_rehearse_stay_the_sa
     store = replace(store, public=PublicText(text, store.vocabulary.fingerprint, "text"), first=40)
     update = FedAvg(FlatClip(1.0), clip_every_step=True, user_share=0.6)
     key = jax.random.key(3)
-    alone, mine = _padded(update, Task(None, np.array([7]), None, key), store, Block(np.array([0]), 4, 1))
-    beside, ours = _padded(update, Task(None, np.array([2, 7, 9]), None, key), store, Block(np.array([2, 1, 0]), 4, 1))
-    assert (int(mine[0]), ours[:3].tolist()) == (47, [49, 47, 42])
+    sums = SumInBlocks(4)
+    alone, mine = _seated(sums, update, Task(None, np.array([7]), None, key), store, np.array([0]))
+    beside, ours = _seated(sums, update, Task(None, np.array([2, 7, 9]), None, key), store, np.array([2, 1, 0]))
+    assert (int(mine[0, 0]), ours[:3, 0].tolist()) == (47, [49, 47, 42])
     np.testing.assert_array_equal(alone.tokens[0], beside.tokens[1])
     np.testing.assert_array_equal(alone.public[0], beside.public[1])
     assert not np.array_equal(beside.public[0], beside.public[1])
 
 
-def test_steps_are_compiled_in_where_a_user_may_have_no_more_and_the_sum_stays(monkeypatch):
+def test_all_cohorts_share_one_program_whose_shapes_are_public():
+    """Were a shape, a size of block or a number of steps taken from the cohort, one user more could change them."""
     tokens = make_users(USERS, 8).gather(np.arange(8), 8).tokens
     store = Store.from_users([*tokens[:4], *tokens[4:, :70]], make_users(USERS, 1).vocabulary, tokens_per_user=160)
     settings = {"users": 8, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
     recipe = Recipe.load("demo").replace(privacy=settings, run={"block": 4, "kernels": "off", "devices": 1})
-    assembly = assemble(recipe, store)
-    steps, real = [], cohort_sum._add_block
-    monkeypatch.setattr(cohort_sum, "_add_block", lambda spec, *rest: steps.append(spec.steps) or real(spec, *rest))
+    assembly, calls, real = assemble(recipe, store), [], cohort_sum._add_block
+
+    def watched(spec, sums, seated, *rest):
+        calls.append((spec, [leaf.shape for leaf in jax.tree.leaves(seated)]))
+        return real(spec, sums, seated, *rest)
+
     clip_norms, key = assembly.algorithm.mechanism.clip_norms(1, None), jax.random.key(0)
-    task = Task(assembly.model, np.arange(8), clip_norms, key)
-    slow, fast = (SumInBlocks(4, latency=latency)(assembly.algorithm, task, store) for latency in (0, 1e-9))
-    longest = assembly.algorithm.user_update.steps(160)
-    assert steps == [None, None, longest, None]
-    grid = assembly.algorithm.mechanism.grid(clip_norms)
-    for one, other in zip(jax.tree.leaves(slow.total), jax.tree.leaves(fast.total), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e3 * grid)
-    assert np.linalg.norm(jax.tree.leaves(slow.total)[0]) > 1e6 * grid
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cohort_sum, "_add_block", watched)
+        before = real._cache_size()
+        for cohort in ([0], [5], range(4), range(5), range(8)):
+            task = Task(assembly.model, np.array(cohort), clip_norms, key)
+            assembly.sum_updates(assembly.algorithm, task, store)
+    assert len(calls) == 1 + 1 + 1 + 2 + 2
+    assert calls.count(calls[0]) == len(calls)
+    assert real._cache_size() - before <= 1
 
 
 class Lowered(Exception):

@@ -8,8 +8,7 @@ import numpy as np
 from sottovoce.data.store import PublicText
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.training.blocks import cut_into_blocks
-from sottovoce.training.cohort_sum import _padded
+from sottovoce.training.cohort_sum import SumInBlocks, _seated
 from sottovoce.training.types import Task
 from sottovoce.training.users import excerpts_for, users_of
 
@@ -42,7 +41,6 @@ def test_only_users_who_rehearse_get_public_text(store):
 
 def test_users_of_a_block_get_the_text_that_they_get_alone(store):
     store, cohort = with_public_text(store), np.array([4, 0, 7])
-    block = cut_into_blocks(np.ones(3), 4)[0]
-    users, _ = _padded(REHEARSING, Task(None, cohort, None, KEY), store, block)
-    alone = [user.public for _, user in users_of(REHEARSING, store, cohort[block.places], KEY)]
-    np.testing.assert_array_equal(users.public[:3], np.stack(alone))
+    users, _ = _seated(SumInBlocks(4), REHEARSING, Task(None, cohort, None, KEY), store, np.arange(3))
+    alone = [user.public for _, user in users_of(REHEARSING, store, cohort, KEY)]
+    np.testing.assert_array_equal(users.public[:3, 0], np.stack(alone))
