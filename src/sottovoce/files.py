@@ -153,12 +153,12 @@ def reserved(path: Path, room: int, *, private: bool = False) -> Generator[Calla
                 file.flush()
                 os.fsync(file.fileno())
             yield write
-    except OSError as error:
-        if error.filename is None and error.errno is not None:  # a write does not know of which file it was
+    except BaseException as error:
+        partial.unlink(missing_ok=True)  # it may be what fills the disk
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            # A write does not know of which file it was.
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
         raise
-    finally:
-        partial.unlink(missing_ok=True)  # it may be what fills the disk
 
 
 def rename_synced(draft: Path, path: Path) -> None:

@@ -161,7 +161,8 @@ def _pay(run: RunFolder, store: Store, assembly: Assembly, command: str) -> None
     try:
         begin_payment(Ledger.open(run.ledger_file), store_ledger(store), lease, assembly.algorithm.mechanism, seeded)
     except (OSError, SottoError) as error:
-        raise SottoError(f"{error}; the run is there: go on with `{command} {run.path}`, charged once") from error
+        then = f"go on with `{command} {run.path}`, which charges its people once"
+        raise SottoError(f"{error}; the run is there: {then}") from error
 
 
 def _confirm(context: Context, opened: Opened, start: Start, planned: int) -> Pace:
