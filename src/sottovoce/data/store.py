@@ -272,7 +272,7 @@ def store_facts(folder: Path) -> dict[str, Any]:
         raise SottoError(f"{folder} is not a folder; make a store with `sotto prepare`")
     file = folder / STORE_FILE
     if not file.is_file():
-        if was_charged(folder):
+        if was_charged(folder) and any(folder.glob("train*.arrow")):  # a run has a ledger too
             raise damaged(folder, f"{STORE_FILE} is missing")
         raise SottoError(f"{folder} is not a store (it has no {STORE_FILE}); make one with `sotto prepare`")
     try:

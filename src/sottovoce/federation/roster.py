@@ -214,7 +214,7 @@ class Roster:
 def create(out: Path, devices: Sequence[tuple[str, int]], settings: FederationSettings, limits: Limits) -> Roster:
     """Make the folder of a new federation: certificates, the roster, and a folder for each of its first devices."""
     if is_federation(out):
-        raise SottoError(f"{out} is a federation already; add devices to it with `sotto federate enrol`")
+        raise SottoError(f"{out} exists and is a federation; add devices to it with `sotto federate enrol`")
     check_empty(out)
     with made_aside(out) as draft:
         save_tokenizer(settings.vocabulary, draft)
