@@ -1,4 +1,8 @@
-"""Files and folders that exist whole or not at all, whenever the process dies."""
+"""Files and folders that exist whole or not at all, whenever the process dies or the power fails.
+
+What gets its name by a rename is synced before: the contents of files, then the names in their folders. Then the folder
+that holds the new name is. All of it is done here: elsewhere nothing is renamed, and no folder made, that must last.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import Field, dataclass, fields, is_dataclass
 from pathlib import Path
@@ -120,20 +124,69 @@ def _null(field: Field[Any]) -> float:
 
 def write_aside(path: Path, contents: bytes, *, private: bool = False) -> None:
     """Write a file under another name, flush it to disk, then give it its name. `private`: for its owner alone."""
+    with reserved(path, 0, private=private) as write:
+        write(contents)
+
+
+@contextmanager
+def reserved(path: Path, room: int, *, private: bool = False) -> Generator[Callable[[bytes], None], None, None]:
+    """Take `room` bytes on disk for a file. Gives what writes it, flushes it to disk and then gives it its name.
+
+    So a full disk, or a folder that nobody may write to, is found before people pay for what the file will hold.
+    """
     partial = path.with_name(path.name + PARTIAL)
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600 if private else 0o666)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except OSError as error:
+
+            def write(contents: bytes) -> None:
+                file.seek(0)
+                file.write(contents)
+                file.truncate()
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(partial, path)
+                sync_folder(path.parent)
+
+            if room:
+                file.write(bytes(room))  # a file that is only made longer takes no room
+                file.flush()
+                os.fsync(file.fileno())
+            yield write
+    except BaseException as error:
         partial.unlink(missing_ok=True)  # it may be what fills the disk
-        if error.filename is None and error.errno is not None:  # a write does not know of which file it was
+        if isinstance(error, OSError) and error.filename is None and error.errno is not None:
+            # A write does not know of which file it was.
             raise OSError(error.errno, os.strerror(error.errno), str(path)) from None
         raise
+
+
+def rename_synced(draft: Path, path: Path) -> None:
+    """Give a file or a folder its name. What it holds is flushed to disk before."""
+    for folder, _, names in os.walk(draft, topdown=False):
+        for name in names:
+            _sync_file(Path(folder, name))
+        sync_folder(Path(folder))
+    if not draft.is_dir():
+        _sync_file(draft)
+    os.replace(draft, path)
     sync_folder(path.parent)
+
+
+def _sync_file(path: Path) -> None:
+    """Not what a link leads to, which lies elsewhere."""
+    if stat.S_ISREG(path.lstat().st_mode):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+
+
+def make_folder(folder: Path, mode: int = 0o777) -> None:
+    """Make a folder, and those above it, if they are not there. Their names survive a power cut."""
+    if folder.is_dir():
+        return
+    make_folder(folder.parent)
+    folder.mkdir(mode=mode, exist_ok=True)
+    sync_folder(folder.parent)
 
 
 def append_synced(path: Path, contents: bytes, *, private: bool = False) -> None:
@@ -318,7 +371,8 @@ def check_empty(out: Path) -> None:
 def made_aside(out: Path, *, private: bool = False) -> Generator[Path, None, None]:
     """An empty folder to fill, which becomes `out` at the end. After an error or Ctrl-C nothing remains.
 
-    `out` must not exist, or be an empty folder. `private`: for its owner alone.
+    `out` must not exist, or be an empty folder. It is there, empty, from the beginning, and another process that wants
+    the same name is refused then, not at the end. `private`: for its owner alone.
     """
     if "\0" in str(out):
         raise SottoError(f"{str(out)!r} holds a NUL, which no name of a file can; name another folder")
@@ -326,16 +380,15 @@ def made_aside(out: Path, *, private: bool = False) -> Generator[Path, None, Non
     if out == Path.cwd():
         raise SottoError(f"{out} is the folder you are in, and cannot be replaced; name a new one")
     made = [folder for folder in out.parents if not folder.exists()]
+    mode = 0o700 if private else 0o777
     done = False
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with work_folder(out.parent, out.name) as work:
+        with _taken(out, mode), work_folder(out.parent, out.name) as work:
             draft = work / out.name
-            draft.mkdir(mode=0o700 if private else 0o777)
+            draft.mkdir(mode=mode)
             yield draft
-            os.replace(draft, out)
+            rename_synced(draft, out)
             done = True
-        sync_folder(out.parent)
     except OSError as error:
         reason = " ".join((error.strerror or str(error)).split())
         then = "check its name, free space and permissions"
@@ -350,3 +403,30 @@ def made_aside(out: Path, *, private: bool = False) -> Generator[Path, None, Non
             for folder in made:
                 with suppress(OSError):
                     folder.rmdir()
+
+
+@contextmanager
+def _taken(out: Path, mode: int) -> Generator[None, None, None]:
+    """An empty folder that keeps other processes from its name. One that was killed leaves the name free."""
+    new = not out.exists()
+    make_folder(out, mode)
+    held = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InUse(f"{out} is being made by another process; wait for it, or choose another name") from None
+        except OSError:  # where a file system has no locks, the rename tells who was first
+            pass
+        check_empty(out)
+        if not os.path.samestat(os.fstat(held), out.stat()):
+            raise InUse(f"{out} is being made by another process; wait for it, or choose another name")
+        try:
+            yield
+        except BaseException:
+            if new:
+                with suppress(OSError):
+                    out.rmdir()
+            raise
+    finally:
+        os.close(held)

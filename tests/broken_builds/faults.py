@@ -1965,6 +1965,59 @@ def ledger_not_flushed():
     hash_chain.append_synced = append
 
 
+@caught_by("end_to_end/test_power_cuts.py", "test_a_store_with_the_words_that_were_paid_for_is_whole")
+def names_before_contents():
+    """A folder gets its name before the files in it are on disk."""
+    from sottovoce import files
+
+    files._sync_file = lambda path: None
+
+
+@caught_by("end_to_end/test_power_cuts.py", "test_wherever_the_power_fails_a_run_that_was_charged_is_there_and_goes_on")
+def a_charge_before_the_name():
+    """People pay for a run whose folder has no name yet: a power cut, or another run of that name, and it never was."""
+    from sottovoce.commands import new_run
+
+    named = "            Lease(draft.secrets, store_folder(store)).announce()\n"
+    write_otherwise(new_run, "begin", named, named + "            _pay(draft, store, assembly, '')\n")
+
+
+@caught_by("unit/commands/test_new_run.py", "test_two_runs_of_one_name_charge_once")
+def a_name_that_is_free_to_the_end():
+    """Two processes fill a folder of the same name, and the later one has paid for nothing."""
+    from contextlib import nullcontext
+
+    from sottovoce import files
+
+    files._taken = lambda out, mode: nullcontext()
+
+
+@caught_by("unit/commands/test_new_run.py", "test_a_copy_of_a_run_that_nobody_paid_for_yet_is_no_second_run")
+def a_copy_that_begins_too():
+    """Two copies of a run that was not charged yet are both taken for the one that begins."""
+    from pathlib import Path
+
+    from sottovoce.runs.lease import Lease
+
+    Lease._at_store = property(lambda self: self.folder / "nowhere" if self.name else Path())
+
+
+@caught_by("unit/commands/test_private_evaluation.py", "test_a_full_disk_costs_nothing_or_the_answer_is_kept")
+def an_answer_without_room():
+    """Held-out users pay for an answer, and then there is no room on the disk to keep it."""
+    from sottovoce.commands import paid_answer
+
+    paid_answer.ROOM = 0
+
+
+@caught_by("unit/data/test_store.py", "test_a_damaged_store_that_was_charged_is_never_to_be_made_anew")
+def a_charged_store_to_make_anew():
+    """A store that is damaged is to be made anew, whose ledger would have lost what its people were charged."""
+    from sottovoce.data import rows
+
+    rows.was_charged = lambda folder: False
+
+
 @caught_by("unit/runs/test_secrets.py", "test_fresh_secrets_differ_and_owe_nothing_to_the_seed")
 def secrets_from_the_seed():
     """Secrets from the seed of the experiment."""
@@ -2825,16 +2878,10 @@ def an_evaluation_charged_when_it_is_done():
     """The noisy sums exist before anybody has paid: a process that is stopped in between has seen them for nothing."""
     from sottovoce.commands import private_evaluation
 
-    def measure(model, users, terms, ledger):
-        from sottovoce.privacy.bounded_sums import BoundedSums
-
-        mechanism = BoundedSums(terms.noise_multiplier, terms.tokens_per_user)
-        counts = private_evaluation.count_bounded(model, users, terms.tokens_per_user)
-        found = private_evaluation.accuracy_of(mechanism.draw(mechanism.bounded(*counts)), mechanism, terms)
-        ledger.charge(private_evaluation.EVALUATION, "private evaluation", mechanism.event(), 1)
-        return found
-
-    private_evaluation._measure = measure
+    real = private_evaluation.pay_and_keep
+    private_evaluation.pay_and_keep = lambda file, cost, charge, draw, about: real(
+        file, cost, lambda: None, lambda: (draw(), charge())[0], about
+    )
 
 
 @caught_by("unit/evaluation/test_private_prediction.py", "test_a_users_counts_do_not_depend_on_the_others")

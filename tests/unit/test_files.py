@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import SottoError
+from power_cut import Disk
+from sottovoce.errors import InUse, SottoError
 from sottovoce.files import (
     Facts,
     as_json,
@@ -22,6 +23,7 @@ from sottovoce.files import (
     from_json_number,
     in_file,
     made_aside,
+    make_folder,
     remove_partial,
     to_json_number,
     work_folder,
@@ -69,7 +71,9 @@ def test_what_a_killed_process_left_is_removed_and_said_and_what_is_in_use_is_no
         end(working)
     with work_folder(tmp_path, "third"):
         assert not used.parent.exists()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "store"]
+    with made_aside(tmp_path / "other"):  # its name is free again
+        pass
 
 
 def test_folders_that_only_look_like_work_are_left_alone(tmp_path: Path) -> None:
@@ -201,3 +205,44 @@ def test_sparse_facts_leave_out_defaults_that_say_nothing() -> None:
         "items": [{"value": "infinity"}],
     }
     assert Sparse.from_json({"required": None}) == Sparse(None)
+
+
+def test_what_has_its_name_is_on_disk_with_all_that_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(tmp_path, monkeypatch)
+    with made_aside(tmp_path / "a" / "b" / "store") as draft:
+        (draft / "plain").write_text("never flushed by who wrote it")
+        (draft / "folder").mkdir()
+        (draft / "folder" / "deep").write_text("nor this")
+        (draft / "link").symlink_to("plain")
+    write_aside(tmp_path / "file", b"contents")
+    make_folder(tmp_path / "c" / "d")
+    write_aside(tmp_path / "c" / "d" / "file", b"too")
+    disk.cut()
+    disk.close()
+    texts = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert texts.pop("a/b/store/link", "") == ""  # a link itself is not flushed
+    assert texts == {
+        "a/b/store/plain": "never flushed by who wrote it",
+        "a/b/store/folder/deep": "nor this",
+        "file": "contents",
+        "c/d/file": "too",
+    }
+
+
+def test_a_name_is_taken_from_the_beginning(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with made_aside(out) as draft:
+        (draft / "first").touch()
+        with pytest.raises(InUse, match="is being made by another process"), made_aside(out):
+            pytest.fail("it was made")
+    assert [path.name for path in out.iterdir()] == ["first"]
+    with pytest.raises(SottoError, match="is not an empty folder"), made_aside(out):
+        pytest.fail("it was made")
+
+
+def test_a_folder_that_was_there_empty_stays_after_an_error(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for name in ("run", "other"):
+        with pytest.raises(RuntimeError), made_aside(tmp_path / name):
+            raise RuntimeError
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -23,7 +23,7 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.evaluation.prediction import evaluate, token_counts
-from sottovoce.files import made_aside, pretty, sealed, sha256_of, work_folder
+from sottovoce.files import check_empty, made_aside, pretty, sealed, sha256_of, work_folder
 from sottovoce.models.lora import merge_weights
 from sottovoce.recipe import ADAPTER_KEYS, Recipe
 from sottovoce.runs.folder import RunFolder
@@ -82,8 +82,7 @@ def train_base(
         raise SettingError(f"{{name!r}} is no name for a base; give one of {PLAIN}", name=about.name)
     chosen = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     out = Path(out)
-    if out.exists():
-        raise SottoError(f"{str(out)!r} exists; choose another --out")
+    check_empty(out)
     key = owner_key(about.key)
     with made_aside(out) as draft, work_folder(out.resolve().parent, "base") as aside:
         folder = _prepared(Path(store), aside / "store", about.language) if Path(store).is_file() else store

@@ -35,7 +35,7 @@ from sottovoce.runs.checkpoint import Checkpoint, check_room, digest, save_seale
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
-from sottovoce.runs.payments import charge_plan, planned_rounds, store_folder, store_ledger, vocabulary_charges
+from sottovoce.runs.payments import begin_payment, planned_rounds, store_folder, store_ledger, vocabulary_charges
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.seats import check_seats
 from sottovoce.training.server import ServerState
@@ -100,6 +100,7 @@ def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False
 def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop = never) -> Opened:
     """Make the folder of a run that has done no round. A run that cannot be made leaves none behind.
 
+    The folder has its name, on disk, before anybody is charged. If the charge fails or is cut off, `resume` makes it.
     Where the owner is asked, `stop` is asked once more right before people are charged: measuring takes a while.
     """
     if not isinstance(recipe, Recipe):
@@ -109,7 +110,6 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
     with RunFolder.making(out) as draft:
         make_own_store(recipe, draft)
         store, test, assembly, _ = open_run(recipe, draft, context, new=True)
-        mechanism = assembly.algorithm.mechanism
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)
         assembly = assembly.with_frozen_of(start.model)
@@ -141,7 +141,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
             draft.write_json(draft.registry_file, registry.to_json())
         baselines = measure_baselines(assembly.recipe, start, test)
         draft.write_json(draft.baselines_file, sealed(baselines.to_json()))
-        ledger = Ledger.create(draft.ledger_file, header)
+        Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         # From here on the start is in the checkpoint: the folder it came from may go.
         facts: Json = {"lineage": start.weights}
@@ -149,13 +149,24 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         check_room(draft)
         if context.confirm is not None and stop():
             raise Declined(NOT_BEGUN)
-        # A crash right after this line charges for a run that never was, which errs on the safe side.
-        charge_plan(store_ledger(store), secrets.name(), mechanism, planned)
         if assembly.is_private:
-            Lease(draft.secrets, store_folder(store)).acquire(ledger.chain)
+            Lease(draft.secrets, store_folder(store)).announce()
+    run = RunFolder(out)
     if has_own_store(recipe):  # it moved with the folder
-        store = replace(store, path=RunFolder(out).own_store, named=store.fingerprint)
+        store = replace(store, path=run.own_store, named=store.fingerprint)
+    if assembly.is_private:
+        _pay(run, store, assembly, "sotto federate resume" if context.across_devices else "sotto resume")
     return Opened(store, test, assembly, pace)
+
+
+def _pay(run: RunFolder, store: Store, assembly: Assembly, command: str) -> None:
+    """Charge the people of a run that has its name."""
+    lease, seeded = Lease(run.secrets, store_folder(store)), assembly.recipe.privacy.secrets == "seeded"
+    try:
+        begin_payment(Ledger.open(run.ledger_file), store_ledger(store), lease, assembly.algorithm.mechanism, seeded)
+    except (OSError, SottoError) as error:
+        then = f"go on with `{command} {run.path}`, which charges its people once"
+        raise SottoError(f"{error}; the run is there: {then}") from error
 
 
 def _confirm(context: Context, opened: Opened, start: Start, planned: int) -> Pace:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce import accounting
+from sottovoce.commands.paid_answer import one_at_a_time, pay_and_keep
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, SettingError
-from sottovoce.files import Facts, pretty, read_sealed, sealed, write_aside
+from sottovoce.errors import DamagedRun, SettingError, plain_number
+from sottovoce.files import Facts, read_sealed
 from sottovoce.privacy.histogram import NoisyCount
 from sottovoce.runs.ledger import COUNT, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
@@ -30,21 +31,24 @@ class NoisyUsers(Facts):
 def count_users(store: Store, epsilon: float = EPSILON) -> NoisyUsers:
     """The number of a store's users to train on, with noise for ε at δ = 1e-6.
 
-    Guarantee: the charge is in the store's ledger before the noise is drawn. The number is kept with the store; to ask
+    Guarantee: the charge is in the store's ledger before the noise is drawn, and the number has its room on disk before
+    the charge. The number is kept with the store; to ask
     again gives the same number and charges nothing. A number that was lost is charged again.
     """
     if not 0 < epsilon <= MOST_EPSILON:
         text = f"{{noisy_count:g}} must be above 0 and at most {MOST_EPSILON:g}: it is an ε, often 0.1"
         raise SettingError(text, noisy_count=epsilon)
     path, ledger = store_folder(store) / FILE, store_ledger(store)
-    if path.exists():
-        return _kept(path, ledger)
-    z = accounting.calibrate([(NoisyCount(1.0).event(), 1)], epsilon, DELTA)
-    mechanism = NoisyCount(z)
-    ledger.charge(COUNT, "noisy count of users", mechanism.event(), 1)
-    found = NoisyUsers(max(1, mechanism.draw(store.users)), epsilon, DELTA, mechanism.noise_std)
-    write_aside(path, pretty(sealed(found.to_json())))
-    return found
+    with one_at_a_time(path.parent):
+        if path.exists():
+            return _kept(path, ledger)
+        mechanism = NoisyCount(accounting.calibrate([(NoisyCount(1.0).event(), 1)], epsilon, DELTA))
+        return pay_and_keep(
+            path,
+            f"ε = {epsilon:g} at δ = {plain_number(DELTA)}",
+            lambda: ledger.charge(COUNT, "noisy count of users", mechanism.event(), 1),
+            lambda: NoisyUsers(max(1, mechanism.draw(store.users)), epsilon, DELTA, mechanism.noise_std),
+        )
 
 
 def _kept(path: Path, ledger: StoreLedger) -> NoisyUsers:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -14,12 +10,13 @@ from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import load_run, open_users
+from sottovoce.commands.paid_answer import one_at_a_time, pay_and_keep
 from sottovoce.commands.stores import held_out_users, store_is_kept
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of
+from sottovoce.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
 from sottovoce.evaluation.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
 from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded
-from sottovoce.files import Facts, pretty, read_sealed, sealed, write_aside
+from sottovoce.files import Facts, read_sealed
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.bounded_sums import MOST_TOKENS, BoundedSums
 from sottovoce.recipe import Recipe
@@ -55,7 +52,8 @@ def evaluate_privately(
 ) -> PrivateEvaluation:
     """How well a model predicts the next tokens of a store's held-out users, with noise for ε at δ.
 
-    Guarantee: the charge is in the store's ledger before the noise is drawn. The answer is kept with the store: to ask
+    Guarantee: the charge is in the store's ledger before the noise is drawn, and the answer has its room on disk before
+    the charge. The answer is kept with the store: to ask
     again for the same model, users and terms gives the same answer and charges nothing. One that was lost is charged
     again.
 
@@ -91,34 +89,26 @@ def evaluate_privately(
     terms = Terms(epsilon, delta, z, cap, loss_bound(vocabulary.size))
     ledger, weights = store_ledger(users), digest(weights_of(released))
     file = _file(users, weights, terms)
-    with _alone(store_folder(users)):
-        if kept := file.exists():
-            accuracy = _read(file, ledger)
-        else:
-            accuracy = _measure(released, users, terms, ledger)
-            file.parent.mkdir(exist_ok=True)
-            write_aside(file, pretty(sealed({"weights": weights, **accuracy.to_json()})))
+    with one_at_a_time(store_folder(users)):
+        kept = file.exists()
+        accuracy = _read(file, ledger) if kept else _measure(released, users, terms, ledger, file, weights)
     spent = ledger.spent_on_held_out()
     return PrivateEvaluation(accuracy, accounting.epsilon(spent, delta), sum(count for _, count in spent), kept)
 
 
-@contextmanager
-def _alone(store: Path) -> Iterator[None]:
-    """One evaluation at a time: a process that asks the same meanwhile waits, and gets the same answer for nothing."""
-    held = os.open(store, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # where a file system has no locks, each of them is charged
-            fcntl.flock(held, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(held)
-
-
-def _measure(model: LanguageModel, users: Store, terms: Terms, ledger: StoreLedger) -> PrivateAccuracy:
+def _measure(
+    model: LanguageModel, users: Store, terms: Terms, ledger: StoreLedger, file: Path, weights: str
+) -> PrivateAccuracy:
+    """Count, then pay, draw and keep: what takes long, and may fail, comes before the charge."""
     mechanism = BoundedSums(terms.noise_multiplier, terms.tokens_per_user)
     rows = mechanism.bounded(*count_bounded(model, users, terms.tokens_per_user))
-    ledger.charge(EVALUATION, "private evaluation", mechanism.event(), 1)
-    return accuracy_of(mechanism.draw(rows), mechanism, terms)
+    return pay_and_keep(
+        file,
+        f"ε = {terms.epsilon:g} at δ = {plain_number(terms.delta)}",
+        lambda: ledger.charge(EVALUATION, "private evaluation", mechanism.event(), 1),
+        lambda: accuracy_of(mechanism.draw(rows), mechanism, terms),
+        {"weights": weights},
+    )
 
 
 def private_accuracy(folder: Path, weights: str) -> PrivateAccuracy | None:

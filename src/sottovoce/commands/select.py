@@ -6,7 +6,8 @@ import math
 import os
 import secrets as os_entropy
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,7 +108,8 @@ def select_best(
     recipe = recipe if isinstance(recipe, Recipe) else Recipe.load(recipe)
     recipes = _recipes(_checked(recipe), choice)
     people = Path(recipes[0].data.store)
-    with work_folder(out.resolve().parent, out.name) as work:
+    # Its name is taken before the charge, or another process could have it at the end.
+    with _telling() as charged, made_aside(out) as folder, work_folder(out.resolve().parent, out.name) as work:
         text = public_text(public, find_tokenizer(people))
         event = BestOfRuns(float(choice.runs), choice.distribution, _charges_of(recipes, work))
         check_work([event.to_json()])  # or nobody could verify what was paid for
@@ -115,6 +117,8 @@ def select_best(
         # From here on it is paid for. An owner who stops now has seen nothing, and gets nothing back.
         name = os_entropy.token_hex(6)
         StoreLedger(people / "ledger.jsonl").charge(name, "the best of several runs", event, 1)
+        best_of = f"the best of {event.expected_runs:g} runs"
+        charged.append(f"{people} was charged for {best_of}, and is charged again by another try")
         runs = draw_runs(event.expected_runs, event.distribution)
         best, score = _best(recipes, text, runs, work, out.resolve().name)
         if faults := list(run_faults(best)):
@@ -125,11 +129,22 @@ def select_best(
         chosen = ChosenFacts(event.expected_runs, event.distribution, len(recipes), SCORE, name)
         statement = _restate(best, event, chosen, StoreLedger(copy / "ledger.jsonl"))
         draft = ReleaseFolder(best, out, publication, fingerprint(key.public_key()))
-        with made_aside(out) as folder:
-            draft.publish(folder, tuple(AuditOutcome(name, "not run") for name in AUDITS), key)
-            Secrets.erase(best.secrets)
+        draft.publish(folder, tuple(AuditOutcome(name, "not run") for name in AUDITS), key)
+        Secrets.erase(best.secrets)
     check = f"sotto verify {out} --signer {draft.signer}"
     return Selected(str(out), statement.epsilon, statement.delta, chosen, score, draft.files, check)
+
+
+@contextmanager
+def _telling() -> Iterator[list[str]]:
+    """An error says what was charged before it."""
+    charged: list[str] = []
+    try:
+        yield charged
+    except (OSError, SottoError) as error:
+        if not charged:
+            raise
+        raise SottoError(f"{error}; {charged[0]}") from error
 
 
 def _checked(recipe: Recipe) -> Recipe:

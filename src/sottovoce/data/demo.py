@@ -7,7 +7,6 @@ hesitate and end a message. All words come from the grammar, so the vocabulary i
 from __future__ import annotations
 
 import json
-import os
 import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +19,7 @@ from typing import TypeVar
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import tokenise
 from sottovoce.errors import SottoError
+from sottovoce.files import rename_synced
 
 Choice = TypeVar("Choice")
 
@@ -107,7 +107,7 @@ def write_demo(path: str | Path, users: int, seed: int, tokens: tuple[int, int] 
                 name = f"person-{user:07d}"
                 for text in demo_texts(seed, user, tokens):
                     file.write(json.dumps({"user": name, "text": text}) + "\n")
-        os.replace(partial, path)
+        rename_synced(partial, path)
     except OSError as error:
         raise SottoError(f"cannot write {path} ({error.strerror}); check free space and permissions") from error
     finally:

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import SottoError
+from sottovoce.files import PARTIAL, rename_synced
 
 # A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
 BATCH_TOKENS = 2**22
+LEDGER = "ledger.jsonl"  # what the people of a store were charged
 _NONE = np.zeros(0, np.uint8)
 NAME = np.dtype("S32")  # 16 bytes in hexadecimal, as a store's file has them
 _CHUNK = 2**20  # tokens that are read at once
@@ -295,11 +297,29 @@ def save_arrays(path: Path, rows: Rows) -> None:
     names = [batch.names for batch in rows.batches if batch.names is not None]
     if len(names) == len(rows.batches):
         arrays["names"] = np.concatenate([*names, np.empty(0, NAME)])
-    np.savez_compressed(path, allow_pickle=False, **arrays)
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        with partial.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        rename_synced(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def damaged(folder: Path, what: str) -> SottoError:
-    return SottoError(f"the store {folder} is damaged ({what}); restore it, or make it anew with `sotto prepare`")
+    return SottoError(f"the store {folder} is damaged ({what}); {_remedy(folder)}")
+
+
+def was_charged(folder: Path) -> bool:
+    """Were the people of a store charged, as far as its files tell?"""
+    return any((folder / name).exists() for name in (LEDGER, "ledger.head", "holders"))
+
+
+def _remedy(folder: Path) -> str:
+    """A new store of the same people would have lost what they were charged."""
+    if was_charged(folder):
+        return f"its people were charged: restore the other files from a backup, and keep {folder / LEDGER}"
+    return "restore it, or make it anew with `sotto prepare`"
 
 
 def _joined(batches: Sequence[RecordBatch], kind: type) -> dict[str, np.ndarray]:

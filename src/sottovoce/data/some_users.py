@@ -7,12 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sottovoce.data.prepare import new_store
-from sottovoce.data.rows import SplitWriter
+from sottovoce.data.rows import LEDGER, SplitWriter
 from sottovoce.data.store import FORMAT, SPLITS, Store, store_facts, write_facts
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.errors import SottoError
-
-LEDGER = "ledger.jsonl"  # what the people of a store were charged
 
 
 def user_names(store: Store) -> list[bytes]:

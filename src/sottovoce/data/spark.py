@@ -39,7 +39,7 @@ from sottovoce.data.splits import SplitCounts, Splits
 from sottovoce.data.store import DECLARED, SPLITS, VocabularySource
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer, wide_tokens
 from sottovoce.errors import SettingError, SottoError
-from sottovoce.files import sha256_of
+from sottovoce.files import rename_synced, sha256_of
 
 MOST_SHARDS = 4096
 # Flags of a text: the first of its record; of a user such as "null"; of a user like a date; and of records left out.
@@ -433,7 +433,7 @@ class ShardWriter:
         hashes = {}
         for split, path in split_paths(self._work.folder, self._work.shards, self.shard).items():
             hashes[path.name] = sha256_of(self._drafts[split])
-            os.replace(self._drafts[split], path)
+            rename_synced(self._drafts[split], path)
         met = {name: getattr(self.census, name) for name in MET}
         counts = (self._splits.counts + SplitCounts(single=self.single)).to_json()
         return json.dumps({"shard": self.shard, "counts": counts, "hashes": hashes, "dated": self.dated, **met})

@@ -23,6 +23,7 @@ from sottovoce.data.rows import (
     save_arrays,
     shard_files,
     split_files,
+    was_charged,
 )
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
@@ -186,7 +187,7 @@ class Store:
         if names is None:
             raise SottoError(
                 f"{self.path or 'a store in memory'} does not know its users by name, and the turns of users "
-                f"follow from their names; make the store anew with `sotto prepare`, or use another sampling"
+                f"follow from their names; use another sampling"
             )
         return names
 
@@ -274,6 +275,8 @@ def store_facts(folder: Path) -> dict[str, Any]:
         raise SottoError(f"{folder} is not a folder; make a store with `sotto prepare`")
     file = folder / STORE_FILE
     if not file.is_file():
+        if was_charged(folder) and any(folder.glob("train*.arrow")):  # a run has a ledger too
+            raise damaged(folder, f"{STORE_FILE} is missing")
         raise SottoError(f"{folder} is not a store (it has no {STORE_FILE}); make one with `sotto prepare`")
     try:
         facts = read_sealed(file)
@@ -288,7 +291,7 @@ def store_facts(folder: Path) -> dict[str, Any]:
         reason = error if type(error) is ValueError else type(error).__name__
         raise damaged(folder, f"{STORE_FILE}: {reason}") from error
     if version not in (FORMAT, SHARDED):
-        raise SottoError(f"{folder} has store format {version!r}, not {FORMAT}; make it anew with `sotto prepare`")
+        raise damaged(folder, f"it has store format {version!r}, not {FORMAT}")
     return facts
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.federation.aggregation.phases import DeviceSum, Phase, TaskAggregation
 from sottovoce.federation.messages import MAX_BYTES, Code, FrozenPart, Nothing, Refused, largest_answer, read_answer
-from sottovoce.files import write_aside
+from sottovoce.files import make_folder, write_aside
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import load_arrays
 
@@ -50,7 +50,7 @@ class FrozenParts:
         path = self._path(part.name)
         if digest(part.arrays) != part.name:
             raise Refused(Code.MALFORMED)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self._folder, 0o700)
         write_aside(path, save(part.arrays), private=True)
         others = [each for each in self._folder.glob("*.safetensors") if each != path]
         for old in sorted(others, key=lambda each: each.stat().st_mtime)[: max(0, len(others) - KEPT + 1)]:

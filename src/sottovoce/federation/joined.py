@@ -12,7 +12,7 @@ from pathlib import Path
 from sottovoce.accounting.matrices import Participation
 from sottovoce.errors import DamagedRun
 from sottovoce.federation.messages import Code, Contribution, Refused
-from sottovoce.files import sync_folder
+from sottovoce.files import make_folder, sync_folder
 from sottovoce.runs.hash_chain import Chain
 
 
@@ -26,7 +26,7 @@ class Joined:
     def __init__(self, path: Path, allowed: Participation, registered: Mapping[str, int]):
         self.allowed, self._registered = allowed, registered
         self._rounds: dict[str, dict[int, int]] = {}  # users by round, by device
-        path.parent.mkdir(mode=0o700, exist_ok=True)
+        make_folder(path.parent, 0o700)
         self._new = not path.exists()
         self._chain = Chain(path, private=True) if self._new else Chain.read(path, repair=True, private=True)
         for number, line in enumerate(self._chain.lines, 1):

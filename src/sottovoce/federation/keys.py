@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import SottoError
-from sottovoce.files import work_folder, write_aside
+from sottovoce.files import make_folder, work_folder, write_aside
 
 AUTHORITY, SERVER, SERVER_KEY = "authority.pem", "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"
@@ -102,7 +102,7 @@ def write_node_key(folder: Path) -> str:
 
 def write_own_key(folder: Path) -> Path:
     """Make a device's key on the device. Gives the file with its public half, which is all that the server needs."""
-    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    make_folder(folder, 0o700)
     if (folder / NODE_KEY).exists():
         raise SottoError(f"{folder / NODE_KEY} exists, and a device keeps its key; name another folder or move it away")
     public = write_node_key(folder)

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sottovoce.errors import SottoError
-from sottovoce.files import write_aside
+from sottovoce.files import make_folder, write_aside
 
 _KEY = re.compile(r"[0-9a-f]{64}\n?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -37,7 +37,7 @@ class PseudonymKey:
         """A new key, in a file for its owner alone."""
         if path.exists():
             raise SottoError(f"{path} exists; all silos use one key: use it without --new-key, or name another file")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_aside(path, os_entropy.token_hex(32).encode() + b"\n", private=True)
         return PseudonymKey.read(path)
 

@@ -23,7 +23,7 @@ from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, read_json
 from sottovoce.federation.members import BY_DEVICE, BY_SERVER, KnownMember, Members
-from sottovoce.files import made_aside, pretty, write_aside
+from sottovoce.files import check_empty, made_aside, make_folder, pretty, write_aside
 
 FORMAT = 1
 ROSTER, DEVICE, LIMITS = "roster.json", "device.json", "limits.toml"
@@ -170,7 +170,7 @@ class Roster:
         if public_key is not None:
             self._check_new(public_key)
         folder = self.bundle(name)
-        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        make_folder(folder, 0o700)
         if public_key is None:
             public_key = keys.write_node_key(folder)
         else:
@@ -213,8 +213,9 @@ class Roster:
 
 def create(out: Path, devices: Sequence[tuple[str, int]], settings: FederationSettings, limits: Limits) -> Roster:
     """Make the folder of a new federation: certificates, the roster, and a folder for each of its first devices."""
-    if out.exists():
-        raise SottoError(f"{out} exists; choose another folder, or add devices to it with `sotto federate enrol`")
+    if is_federation(out):
+        raise SottoError(f"{out} exists and is a federation; add devices to it with `sotto federate enrol`")
+    check_empty(out)
     with made_aside(out) as draft:
         save_tokenizer(settings.vocabulary, draft)
         keys.write_authority(draft / "keys", settings.host)

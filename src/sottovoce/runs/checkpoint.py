@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import write_aside
+from sottovoce.files import make_folder, write_aside
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.secrets import Secrets
@@ -74,7 +74,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     """Atomic: after a crash there is the whole new file or none of it."""
     from safetensors.numpy import save as to_bytes
 
-    folder.mkdir(mode=0o700, exist_ok=True)
+    make_folder(folder, 0o700)
     facts = {**checkpoint.facts, "round": checkpoint.round, "sha256": digest(checkpoint.arrays)}
     contents = to_bytes(checkpoint.arrays, metadata={"facts": json.dumps(facts)})
     write_aside(folder / f"round-{checkpoint.round:08d}.safetensors", contents)

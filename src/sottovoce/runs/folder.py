@@ -19,6 +19,7 @@ from sottovoce.files import (
     check_empty,
     locked,
     made_aside,
+    make_folder,
     pretty,
     read_sealed,
     remove_partial,
@@ -124,7 +125,7 @@ class RunFolder:
         """Write the files of a model, and return their hashes for its statement. `private`: for their owner alone."""
         from safetensors.numpy import save as to_bytes
 
-        self.model.mkdir(mode=0o700 if private else 0o777, exist_ok=True)
+        make_folder(self.model, 0o700 if private else 0o777)
         files = {WEIGHTS: to_bytes(weights), tokenizer.file_name: tokenizer.contents}
         for name, contents in files.items():
             write_aside(self.model / name, contents, private=private)
@@ -179,7 +180,7 @@ class RunFolder:
         return _read_facts(self.card_file, self._again)
 
     def save_audit(self, name: str, value: Json, figure: bytes | None) -> None:
-        self.audits.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self.audits, 0o700)
         picture = self.audits / f"{name}.png"
         picture.unlink(missing_ok=True)  # it may be of an earlier audit
         if figure is not None:

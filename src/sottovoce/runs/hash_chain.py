@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sottovoce.errors import DamagedRun, SottoError
@@ -64,10 +64,12 @@ class Chain:
         self.last_check = check
         self.checks.add(check)
         self.lines.append(line)
-        # One write, not flushed: a head that is late still names a line of the file.
-        descriptor = os.open(_head_of(self.path), os.O_WRONLY | os.O_CREAT, 0o600 if self.private else 0o666)
-        with os.fdopen(descriptor, "wb", buffering=0) as file:
-            file.write(check.encode())
+        # One write, not flushed: a head that is late still names a line of the file. Where there is no room for it, the
+        # line is on disk all the same, and was not refused.
+        with suppress(OSError):
+            descriptor = os.open(_head_of(self.path), os.O_WRONLY | os.O_CREAT, 0o600 if self.private else 0o666)
+            with os.fdopen(descriptor, "wb", buffering=0) as file:
+                file.write(check.encode())
 
     def _take(self, raw: bytes) -> str:
         with readable(self.path, len(self.lines) + 1):

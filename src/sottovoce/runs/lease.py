@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sottovoce.files import write_aside
+from sottovoce.files import make_folder, write_aside
 from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import HOLDERS
 
@@ -42,6 +42,22 @@ class Lease:
     def name(self) -> str:
         """A name of this folder that its copies do not keep when they go on; empty where nothing is charged."""
         return _read(self.folder / _NAME)
+
+    def announce(self) -> None:
+        """Give the folder of a run that is being made its name: by it one that nobody paid for yet is known."""
+        write_aside(self.folder / _NAME, _token(), private=True)
+
+    def begin(self, ledger: Chain, pay: Callable[[], None]) -> bool:
+        """Pay for a run that never began, and hold its lease; False if it began, here or in a copy of the folder.
+
+        One that was killed meanwhile begins again: until the store has the token, no other folder holds the lease.
+        """
+        with self._alone():
+            new = bool(self.name) and not self._at_store.exists() and not (self.folder / _MINE).exists()
+            if new:
+                pay()
+                self._write(ledger, partial(write_aside, private=True))
+        return new
 
     def acquire(self, ledger: Chain, pay: Callable[[], None] = lambda: None) -> bool:
         """Make this folder hold the lease; True if it did already.
@@ -91,7 +107,7 @@ class Lease:
     def _alone(self) -> Generator[None, None, None]:
         """One copy at a time."""
         folder = self.store / HOLDERS
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder, 0o700)
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -11,13 +11,14 @@ import hashlib
 import logging
 from collections import Counter
 from collections.abc import Container, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.accounting import Event, NonPrivate, event_from_json
 from sottovoce.accounting.events import HELD_OUT
 from sottovoce.errors import SottoError
-from sottovoce.files import Json, sync_folder, write_aside
+from sottovoce.files import Json, make_folder, sync_folder, write_aside
 from sottovoce.runs.budget import total_of
 from sottovoce.runs.hash_chain import Chain, chained, damaged, readable
 
@@ -179,11 +180,15 @@ class StoreLedger:
             ) from None
 
     def _leave_trace(self) -> None:
-        """Where the holders of leases are, so that a ledger that is lost is missed: `_refuse_emptied` looks there."""
+        """Where the holders of leases are, so that a ledger that is lost is missed: `_refuse_emptied` looks there.
+
+        The people are charged. Where there is no room for the trace, the next charge leaves it.
+        """
         folder = self.path.parent / HOLDERS
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if not (folder / CHARGED).exists():
-            write_aside(folder / CHARGED, b"", private=True)
+        with suppress(OSError):
+            make_folder(folder, 0o700)
+            if not (folder / CHARGED).exists():
+                write_aside(folder / CHARGED, b"", private=True)
 
     def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
         """Every event with the number of times the users to train on were charged: by all runs, or by one."""

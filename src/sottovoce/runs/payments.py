@@ -88,6 +88,7 @@ class Payments:
         """
         if not self.budget.private:
             return []
+        begin_payment(self.ledger, self.store_ledger, self.lease, self.budget.charges, self.origin.seeded)
         notes = self._charge_missing()
         own = self.budget
         self.budget = own.counting(self.extra())
@@ -361,10 +362,20 @@ def store_ledger(store: Store) -> StoreLedger:
     return StoreLedger(store_folder(store) / "ledger.jsonl")
 
 
-def charge_plan(ledger: StoreLedger, run: str, charges: Charges, planned: int) -> None:
-    """Charge a store for all planned rounds of a run before the first. Stopping early refunds nothing."""
-    for event, count in charges.events(planned):
-        ledger.charge(run, "training", event, count)
+def begin_payment(ledger: Ledger, people: StoreLedger, lease: Lease, charges: Charges, seeded: bool) -> None:
+    """Charge a store for all planned rounds of a run before the first, once. Stopping early refunds nothing.
+
+    The folder of the run has its name before, so what is paid for is not lost. A run that a crash left unpaid is
+    charged when it goes on, less what it was charged already. Runs of one seed share a name, and each is charged.
+    """
+    run, planned = ledger.header["run"], int(ledger.header["planned"])
+
+    def pay() -> None:
+        before = () if seeded else people.spent(run)
+        for event, count in (total_of(charges.events(planned)) - total_of(before)).items():
+            people.charge(run, "training", event, count)
+
+    lease.begin(ledger.chain, pay)
 
 
 def vocabulary_charges(store: Store) -> Spent:

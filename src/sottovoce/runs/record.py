@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import Json, write_aside
+from sottovoce.files import Json, sync_folder, write_aside
 
 
 def coarse_count(people: int) -> int:
@@ -59,6 +59,7 @@ class Lines:
         if self.path.exists():
             with self.path.open("rb") as file:
                 os.fsync(file.fileno())
+            sync_folder(self.path.parent)
 
     def read(self) -> list[Json]:
         """All whole lines. A last line that a crash tore is left out."""

@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import save as to_bytes
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import append_synced, sync_folder, write_aside
+from sottovoce.files import append_synced, make_folder, sync_folder, write_aside
 from sottovoce.runs.folder import load_arrays
 
 _SIZE = 32
@@ -100,7 +100,7 @@ class Secrets:
 
     def save(self, folder: Path, seal: bytes, noise: Mapping[str, np.ndarray] | None = None) -> None:
         """Write the link, its checkpoint's seal, the state of the noise and, once, the salt: for the owner alone."""
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder, 0o700)
         if not (folder / _SALT).exists():
             write_aside(folder / _SALT, self.salt, private=True)
         if noise:

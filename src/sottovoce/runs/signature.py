@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sottovoce.errors import SottoError
-from sottovoce.files import sha256_of, sync_folder, write_aside
+from sottovoce.files import make_folder, sha256_of, sync_folder, write_aside
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -98,7 +98,7 @@ def _make_key(path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(path.parent, 0o700)
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
     draft = path.with_name(f"{path.name}.{os.getpid()}")
     write_aside(draft, Ed25519PrivateKey.generate().private_bytes(*form), private=True)

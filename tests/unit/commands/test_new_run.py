@@ -10,13 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from sottovoce.commands import new_run
+from sottovoce.commands.forecast import Forecast
 from sottovoce.commands.new_run import Context, begin, check_also
+from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce.errors import InUse, SottoError
 from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import StoreLedger, first_line
+from sottovoce.runs.hash_chain import Chain, chained
+from sottovoce.runs.ledger import Ledger, StoreLedger, first_line
 from sottovoce.runs.secrets import Secrets
 
 
@@ -87,3 +91,42 @@ def test_peoples_text_is_not_measured_into_the_public_record(recipe: Recipe, sto
         check_also(recipe, people)
     check_also(recipe, None)
     check_also(recipe.replace(privacy={"mode": "none"}), people)
+
+
+def test_two_runs_of_one_name_charge_once(recipe: Recipe, store: Path, tmp_path: Path):
+    """The second begins while the first asks its owner, and would be the first to be done."""
+
+    def second(forecast: Forecast) -> bool:
+        with pytest.raises(InUse, match="is being made by another process"):
+            begin(recipe, tmp_path / "run", Context())
+        return True
+
+    begin(recipe, tmp_path / "run", Context(confirm=second))
+    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
+    assert RunFolder.open(tmp_path / "run")
+
+
+def test_a_run_that_could_not_be_charged_goes_on_and_is_charged_once(
+    recipe: Recipe, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(Chain, "append", lambda *_: (_ for _ in ()).throw(OSError("full")))
+        patch.setattr(Ledger, "create", lambda path, header: path.write_bytes(chained([{"ledger": 2, **header}])))
+        with pytest.raises(SottoError, match=rf"the run is there: go on with `sotto resume {tmp_path / 'run'}`"):
+            begin(recipe, tmp_path / "run", Context())
+    assert not StoreLedger(store / "ledger.jsonl").spent()
+    for _ in range(2):
+        Training(RunFolder.open(tmp_path / "run"), Context())
+        assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6
+
+
+def test_a_copy_of_a_run_that_nobody_paid_for_yet_is_no_second_run(
+    recipe: Recipe, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(new_run, "_pay", lambda *_: None)
+        begin(recipe.replace(privacy={"secrets": "entropy"}), tmp_path / "run", Context())
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    for name, charged in (("copy", 6), ("run", 12)):
+        Training(RunFolder.open(tmp_path / name), Context())
+        assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == charged

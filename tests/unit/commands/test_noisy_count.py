@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from power_cut import FullDisk
 from sottovoce import accounting
 from sottovoce.accounting import SampledGaussian
 from sottovoce.commands import noisy_count
@@ -98,3 +99,12 @@ def test_an_epsilon_that_is_none_costs_nothing(people, store, epsilon):
     with pytest.raises(SottoError, match="must be above 0"):
         count_users(people, epsilon)
     assert not charges(store)
+
+
+def test_a_full_disk_costs_nothing(people, store, monkeypatch):
+    with monkeypatch.context() as full:
+        FullDisk(1_000, full)  # room for the charge, and not for the number
+        with pytest.raises(SottoError, match="nobody was charged"):
+            count_users(people)
+    count_users(people)
+    assert sum(count for _, count in charges(store)) == 1

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from tiny_run import make_store
 
-from sottovoce import accounting
+from power_cut import FullDisk
+from sottovoce import accounting, files
 from sottovoce.accounting import HeldOutSums
 from sottovoce.commands import convert, export, private_evaluation, release_folder
 from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, may_show_exact, private_accuracy
@@ -60,7 +63,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(run, store, monkeypatch
 
     def draw(mechanism, rows):
         seen.append((paid(store), len(rows), mechanism.event()))
-        assert not (store / FOLDER).exists()
+        assert not list((store / FOLDER).glob("*.json"))
         return CLEAR
 
     monkeypatch.setattr(BoundedSums, "draw", draw)
@@ -78,7 +81,7 @@ def test_an_evaluation_that_fails_stays_charged_and_keeps_nothing(run, store, mo
     with pytest.raises(ZeroDivisionError):
         evaluate_privately(run.path, epsilon=2.0)
     assert sum(count for _, count in paid(store)) == 1
-    assert not (store / FOLDER).exists()
+    assert not list((store / FOLDER).iterdir())
 
 
 def test_the_same_question_is_paid_for_once_and_any_other_again(run, store, clear):
@@ -335,3 +338,30 @@ def test_verify_computes_the_epsilon_of_held_out_users_again(run, clear, release
 def test_an_accuracy_with_less_noise_than_it_claims_is_not_verified():
     assert _held_out(Terms(1.0, 1e-6, 4.225, 40, 10.0)).result == "passed"
     assert _held_out(Terms(1.0, 1e-6, 4.1, 40, 10.0)).result == "failed"
+
+
+@pytest.mark.parametrize("free", [0, 1_000, 4_200, 6_000], ids=str)
+def test_a_full_disk_costs_nothing_or_the_answer_is_kept(run, store, clear, monkeypatch, free):
+    with monkeypatch.context() as full:
+        FullDisk(free, full)
+        with suppress(SottoError):
+            evaluate_privately(run.path, epsilon=2.0)
+        assert bool(paid(store)) == (free == 6_000)
+    assert evaluate_privately(run.path, epsilon=2.0).evaluations == 1
+    assert [file.suffix for file in (store / FOLDER).iterdir()] == [".json"]
+
+
+def test_an_answer_that_is_lost_says_what_was_charged(run, clear, monkeypatch):
+    def lost(draft, path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(files.os, "replace", lost)
+    with pytest.raises(SottoError, match=r"Input/output error\); ε = 2 at δ = 1e-6 was charged for an answer that is"):
+        evaluate_privately(run.path, epsilon=2.0)
+
+
+def test_where_nothing_can_be_written_nobody_is_charged_and_it_says_so(run, store, clear):
+    (store / FOLDER).write_text("a file in the place of the folder")
+    with pytest.raises(SottoError, match="nobody was charged"):
+        evaluate_privately(run.path, epsilon=2.0)
+    assert not paid(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import shutil
@@ -13,10 +14,11 @@ import pytest
 from sottovoce.accounting import BestOfRuns, SampledGaussian, epsilon
 from sottovoce.commands import release_folder, select
 from sottovoce.commands.initial_model import _runs_of
+from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.select import Choice, select_best
 from sottovoce.commands.train import train
 from sottovoce.commands.verify import _choice_faults, verify_release
-from sottovoce.errors import SottoError
+from sottovoce.errors import InUse, SottoError
 from sottovoce.reporting.statement import ChosenFacts
 from sottovoce.runs.ledger import StoreLedger
 
@@ -180,3 +182,17 @@ def test_the_release_states_the_choice_and_is_verified(secret, store, public, tm
         (store / name).unlink()
     with pytest.raises(SottoError, match="though its people were charged before"):
         train(secret, tmp_path / "unpaid", progress=False)
+
+
+def test_the_name_is_taken_before_the_charge_and_an_error_after_it_says_what_was_charged(
+    secret, store, public, tmp_path, monkeypatch
+):
+    def draw(expected_runs, distribution):
+        with pytest.raises(InUse):
+            begin(secret, tmp_path / "out", Context())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(select, "draw_runs", draw)
+    with pytest.raises(SottoError, match=rf"No space left.*{store} was charged for the best of 5 runs"):
+        select_best(secret, tmp_path / "out", public)
+    assert sum(count for _, count in paid(store)) == 1

@@ -214,6 +214,17 @@ def test_damage_is_told_in_one_line(folder: Path, damage, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["train.arrow", "vocabulary.txt", "store.json", "format"])
+@pytest.mark.parametrize("trace", ["ledger.jsonl", "holders"])
+def test_a_damaged_store_that_was_charged_is_never_to_be_made_anew(folder: Path, name: str, trace: str) -> None:
+    """The new one would have no charge of the same people."""
+    edit_facts(folder, format=3) if name == "format" else (folder / name).unlink()
+    (folder / trace).mkdir() if trace == "holders" else (folder / trace).write_text("{}\n")
+    with pytest.raises(SottoError, match=r"from a backup, and keep .*/ledger\.jsonl$") as caught:
+        Store.open(folder)
+    assert "prepare" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["train.arrow", "test.arrow", "vocabulary.txt", "store.json"])
 def test_a_bit_that_flipped_is_found_wherever_it_is(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     split = "test" if name == "test.arrow" else "train"
@@ -309,7 +320,7 @@ def test_a_store_that_knows_no_names_says_what_to_do(folder: Path) -> None:
     nameless = Store.from_users(USERS, WORDS)
     mixed = Store.open(folder).followed_by([np.array([3])])
     for store in (nameless, mixed):
-        with pytest.raises(SottoError, match=r"does not know its users by name.*sotto prepare"):
+        with pytest.raises(SottoError, match=r"does not know its users by name.*use another sampling"):
             _ = store.names
     with pytest.raises(SottoError, match="3 names were given for 4 users"):
         Store.from_users(USERS, WORDS, names=made_up_names(3))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -242,3 +244,17 @@ def test_a_head_that_is_damaged_is_named_itself(tmp_path: Path) -> None:
     (tmp_path / "ledger.head").write_bytes(bytes(32))
     with pytest.raises(DamagedRun, match=r"ledger\.head is damaged"):
         Chain.read(tmp_path / "ledger.jsonl")
+
+
+def test_a_charge_that_is_on_disk_is_not_refused_for_what_lies_beside_it(tmp_path, monkeypatch):
+    """It would be charged again."""
+    real = os.open
+
+    def full(path, flags, mode=0o777):
+        if Path(path).name in ("ledger.head", "charged.partial"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", full)
+    StoreLedger(tmp_path / "ledger.jsonl").charge("a", "training", EVENT, 1)
+    assert StoreLedger(tmp_path / "ledger.jsonl").spent() == [(EVENT, 1)]

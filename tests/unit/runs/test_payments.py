@@ -16,7 +16,7 @@ from sottovoce.runs import lease
 from sottovoce.runs.budget import Budget
 from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger, StoreLedger
-from sottovoce.runs.payments import Origin, Payments, charge_plan, planned_rounds
+from sottovoce.runs.payments import Origin, Payments, begin_payment, planned_rounds
 from sottovoce.runs.secrets import Secrets
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
@@ -72,9 +72,10 @@ class Runs:
         run.mkdir()
         ledger = Ledger.create(run / "ledger.jsonl", {"run": secrets.name(), "planned": planned})
         secrets.save(run / "secrets", b"")
-        charge_plan(self.store_ledger, secrets.name(), terms.charges, planned)
+        lease = Lease(run / "secrets", self.store)
         if terms.private:
-            Lease(run / "secrets", self.store).acquire(ledger.chain)
+            lease.announce()
+            begin_payment(ledger, self.store_ledger, lease, terms.charges, seeded)
         return run
 
     def open(self, run: Path, done=0, *, machine="here", reproducible=True, seeded=False, **budget) -> Payments:

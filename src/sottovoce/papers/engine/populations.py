@@ -118,7 +118,7 @@ class Populations:
 
     def _synthetic(self, words: int, seed: int) -> Path:
         folder = self.folder / f"words-x{words}-seed{seed}"
-        if not folder.exists():
+        if not (folder / STORE_FILE).exists():
             self.folder.mkdir(exist_ok=True)
             vocabulary = _enlarged(demo_vocabulary(), words)
             tokens = self.size.synthetic_tokens
