@@ -65,12 +65,12 @@ if TYPE_CHECKING:
     from sottovoce.models.stacked_lstm import StackedLSTM
     from sottovoce.models.transformer import Transformer
     from sottovoce.papers.reproduce import Request, reproduce
+    from sottovoce.planning.compare_noise import compare_noise
     from sottovoce.planning.grid import plan_recipe
     from sottovoce.planning.ledger_totals import judge_ledgers
     from sottovoce.planning.levels import compare_levels
     from sottovoce.planning.plan import make_plan
     from sottovoce.planning.selection import plan_selection
-    from sottovoce.planning.strategy import compare_noise
     from sottovoce.recipe import Recipe
     from sottovoce.web.keyboard.app import keyboard_app
     from sottovoce.web.server import serve
@@ -113,7 +113,7 @@ _HOMES = {
     "audit_tails": "commands.audit_tails",
     "choose_homes": "commands.federate_homes",
     "compare_levels": "planning.levels",
-    "compare_noise": "planning.strategy",
+    "compare_noise": "planning.compare_noise",
     "compare_runs": "commands.compare",
     "create_federation": "commands.federate",
     "enrol": "commands.federate",

@@ -241,7 +241,7 @@ def sealed(value: Json) -> Json:
 
 
 def read_sealed(path: Path) -> Json:
-    """The facts in a file. A file that was changed is a ValueError; those of version 0.1 have no checksum."""
+    """The facts in a file. One that was changed is a ValueError. One written by hand has no checksum, and no hashes."""
     contents = path.read_bytes()
     value = parse_json(contents)
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Checkpoints belong to the ledger beside them; runs that version 0.1 began go on."""
+"""Checkpoints belong to the ledger beside them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sottovoce.errors import DamagedRun
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import checkpoint
-from sottovoce.runs.ledger import Ledger, StoreLedger
+from sottovoce.runs.ledger import StoreLedger
 
 NOT_ITS_OWN = "is not what this run released in round 3 by its ledger"
 
@@ -81,44 +81,13 @@ def test_a_checkpoint_that_says_another_round_is_refused(run):
         sottovoce.resume(run)
 
 
-def as_of_version_0_1(folder: Path) -> None:
-    """A ledger without checksums, nothing beside it, and tokens that name no line of it."""
-    path = folder / "ledger.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for line in lines:
-        del line["check"]
-        if "ledger" in line:
-            line["ledger"] = 1
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    path.with_suffix(".head").unlink()
-    for kind in ("*.seal", "*.sums"):
-        for beside in (folder / "secrets").glob(kind):
-            beside.unlink()
-    for token in (*folder.glob("holders/*"), *folder.glob("secrets/holder*")):
-        token.write_text(token.read_text()[:32])
-
-
-def test_a_run_that_version_0_1_began_goes_on(recipe, store, tmp_path):
-    crash_after(recipe.replace(run={"rounds": 8}), tmp_path / "run", 6)
-    for folder in (tmp_path / "run", store):
-        as_of_version_0_1(folder)
-    result = sottovoce.resume(tmp_path / "run")
-    assert (result.ended, result.round) == ("finished", 8)
-    assert result.statement.charged_again == 2  # that their sums were the same cannot be told
-    checked = ['"check"' in line for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
-    assert checked == [False] * 7 + [True] * 4
-    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 8
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 8 + 2
-    assert sottovoce.resume(tmp_path / "run").statement.epsilon == result.statement.epsilon
-
-
-def test_a_run_that_ends_sooner_than_planned_is_evaluated_where_it_ends(recipe, store, tmp_path):
+def test_a_run_that_ends_sooner_than_planned_is_evaluated_where_it_ends(recipe, tmp_path):
     """Two rounds were charged again, so the budget of eight ends after six."""
     budget = accounting.epsilon([(SampledGaussian(1.2, "poisson", 0.25), 8)], 1e-3, "rdp") * 1.001
     settings = recipe.replace(privacy={"epsilon": budget}, run={"rounds": 8, "evaluate_every": 100})
     crash_after(settings, tmp_path / "run", 6)
-    for folder in (tmp_path / "run", store):
-        as_of_version_0_1(folder)
+    for sums in (tmp_path / "run" / "secrets").glob("*.sums"):  # now it cannot be told that they are the same
+        sums.unlink()
     result = sottovoce.resume(tmp_path / "run")
     assert (result.ended, result.round, result.statement.charged_again) == ("budget", 6, 2)
     lines = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]

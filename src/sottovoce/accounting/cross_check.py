@@ -15,20 +15,22 @@ _MOST_ROUNDS = 10**5  # beyond, rounding errors of dp-accounting pass its figure
 # Beyond, its distributions need more memory and time than a check is worth.
 _LEAST_NOISE, _MOST_KINDS, _MOST_EXAMPLES = 0.1, 50, 100
 _LEFT_OUT = 1e-4  # of δ
-# Steps of its grid of losses. It solves for every point of a mixture by itself, which takes a minute at the last of
-# them: the first that changes the answer by little is enough. Each answer is an upper bound.
+# Steps of its grid of losses. It solves for every point of a mixture, and for every point where a user is replaced, by
+# itself, which takes up to a minute at the last of them: the first that changes the answer by little is enough. Each
+# answer is an upper bound.
 _COARSE_FIRST, _SETTLED = (1e-2, 2.5e-3, 6e-4, 1e-4), 0.998
 
 
-def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
-    """ε at `delta` of everything in `spent`, by dp-accounting.
+def dp_accounting_epsilon(spent: Spent, delta: float, *, replaced: bool = False) -> float | None:
+    """ε at `delta` of everything in `spent`, by dp-accounting; for one user `replaced` if asked.
 
-    None where dp-accounting has no answer: the best of several runs, sampled rounds under replace-one, more than
-    100,000 rounds, more than 50 kinds of rounds, a noise multiplier below 0.1, or more than 100 examples of a user.
+    None where dp-accounting has no answer: the best of several runs, cohorts of fixed size, sampled examples under
+    replace-one, more than 100,000 rounds, more than 50 kinds of rounds, a noise multiplier below 0.1, or more than 100
+    examples of a user.
     """
     if any("pld" not in event.accountants for event, _ in spent):
         return None
-    made = composition_of(counted(spent), "pld")
+    made = composition_of(counted(spent), "pld", replaced)
     if made is None:
         return math.inf
     least = min((event.noise_multiplier for event in made.rounds), default=_LEAST_NOISE)
@@ -44,36 +46,38 @@ def dp_accounting_epsilon(spent: Spent, delta: float) -> float | None:
             # It would take minutes over numbers of examples that never join together: their chance is taken off δ.
             one, left_out = _of_examples(event, _LEFT_OUT * delta / count)
             left -= count * left_out
-        elif isinstance(event, SampledSkellam) or (event.user_rate < 1 and made.replaced):
+        elif isinstance(event, SampledSkellam) or (event.user_rate < 1 and event.sampling == "fixed"):
             return None
         else:
-            one = _of_users(event, made.replaced)
+            one = _of_users(event)
         events.append((one, count))
-    steps = _COARSE_FIRST if any(isinstance(event, SampledExamples) for event in made.rounds) else _COARSE_FIRST[-1:]
+    slow = made.replaced or any(isinstance(event, SampledExamples) for event in made.rounds)
+    steps = _COARSE_FIRST if slow else _COARSE_FIRST[-1:]
     answer = before = math.inf
     for step in steps:
-        answer = _composed(events, left, step)
+        answer = _composed(events, left, step, made.replaced)
         if answer > _SETTLED * before:
             break
         before = answer
     return answer + made.unlikely
 
 
-def _composed(events: list[tuple[Any, int]], delta: float, step: float) -> float:
+def _composed(events: list[tuple[Any, int]], delta: float, step: float, replaced: bool) -> float:
     import dp_accounting
     from dp_accounting.pld import PLDAccountant
 
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE, step)
+    relations = dp_accounting.NeighboringRelation
+    accountant = PLDAccountant(relations.REPLACE_ONE if replaced else relations.ADD_OR_REMOVE_ONE, step)
     for event, count in events:
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))
 
 
-def _of_users(event: SampledGaussian, replaced: bool) -> Any:
+def _of_users(event: SampledGaussian) -> Any:
+    """Its noise is over how far one user added moves a sum: under replace-one dp-accounting doubles that itself."""
     import dp_accounting
 
-    # Replacing a user moves a sum twice as far as adding one.
-    gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier / (2 if replaced else 1))
+    gaussian = dp_accounting.GaussianDpEvent(event.noise_multiplier)
     return gaussian if event.user_rate == 1 else dp_accounting.PoissonSampledDpEvent(event.user_rate, gaussian)
 
 

@@ -402,7 +402,7 @@ def _print_levels(made: Plan) -> None:
 
 
 def _print_noise(made: Plan) -> None:
-    from sottovoce.planning.strategy import compare_noise
+    from sottovoce.planning.compare_noise import compare_noise
 
     compared = compare_noise(made)
     rows = [

@@ -406,7 +406,7 @@ def _check_people(file: Path, statement: Json, store: Store) -> None:
             f'the card of {file} does not say "trained_on": "public", so a private run must not start from it; take a '
             f"model of public text or a release, or name the folder of its run"
         )
-    found = verify_release(file.parent, unsigned=True)  # one of version 0.1 may be a start
+    found = verify_release(file.parent, unsigned=True)
     if failed := [f"{check.name}: {check.found}" for check in found.checks if check.result == FAILED]:
         raise SottoError(f"{file.parent} is not a release to start from ({'; '.join(failed)}); get it again")
     if unknown := [check.found for check in found.checks if check.name == OWN_CODE]:

@@ -38,11 +38,10 @@ from sottovoce.reporting.derived import (
     fact_faults,
     has_room,
     own_blocks,
-    recipe_of,
     record_faults,
     with_one_more,
 )
-from sottovoce.reporting.statement import DECLARED, LOUD, OWN_TEXT, RUN_NAME, Correlation, Statement
+from sottovoce.reporting.statement import DECLARED, FORM, LOUD, RUN_NAME, Correlation, Statement
 from sottovoce.runs import signature
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import README, RECIPE, STATEMENT, RunFolder, is_release, kind_of
@@ -71,7 +70,6 @@ _ROUNDING = 1e-6  # the same charges in another order, on another machine
 _SAME = "says the same as the card"
 _GRID = 1e-3  # more charges on another grid of losses
 _MOST_CROSS_CHECKED = 10  # kinds of rounds: dp-accounting takes more than a second for each
-_WITH_RECIPE = 2  # the form of a statement from which on every release has its recipe; so has every signed one
 _CARD, _LEDGER = "card.json", "ledger.jsonl"
 # The checks of a release, and which of its files each needs. Those of the last lines are made where they apply.
 _NEEDS = {
@@ -147,7 +145,6 @@ class _Evidence:
     run: str
     spent: Spent
     recipe: Recipe
-    source: str  # of the recipe: `training.toml`, or the statement itself where a release of that time had none
 
 
 def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: bool = False) -> Verification:
@@ -159,8 +156,7 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
         folder: what `sotto release` or `sotto base train` wrote.
         signer: the fingerprint of the owner's key (`SHA256:…`), or the file of their public key. A release of another
             key, or without signature, fails.
-        unsigned: check a release without signature too, such as one of before releases were signed. Anyone may have
-            made or changed it.
+        unsigned: check a release without signature too. Anyone may have made or changed it.
 
     Guarantee: no file is opened that is not a plain file of the folder, or that is larger than such a file may be.
     Whatever the files hold, it answers, and a file that cannot be understood is a failed check.
@@ -220,7 +216,7 @@ def _read(
     statement, no_statement = _try(lambda: _statement(release))
     charged, no_ledger = _try(lambda: _charges(release.ledger_file))
     card, _ = _try(release.read_card)
-    recipe, source, no_recipe = _recipe(release, statement, signed)
+    recipe, no_recipe = _try(lambda: Recipe.of(release))
     made = {"statement": _judged("statement", _statement_faults(release, statement, no_statement), _SAME)}
     epsilons: tuple[Accounted, ...] = ()
     notes: tuple[str, ...] = ()
@@ -231,7 +227,7 @@ def _read(
     if statement is not None:
         made |= _by_name(_of_statement(release, statement, card))
     if statement is not None and recipe is not None:
-        made["recipe"] = _recipe_check(release, statement, recipe, source, card)
+        made["recipe"] = _recipe_check(release, statement, recipe, card)
         made |= _by_name(_own_code(statement, recipe))
         notes += tuple(_own_code_that_is_here(statement, recipe))
         notes += _noted("the start", verify_files.start_notes(release, statement, recipe))
@@ -242,7 +238,7 @@ def _read(
         if statement.mechanism.devices is not None:
             made |= _by_name([_against_server(statement, charged[1])])
         if recipe is not None:
-            found = _Evidence(release, statement, *charged, recipe, source)
+            found = _Evidence(release, statement, *charged, recipe)
             made["ledger"] = _judged("ledger", _ledger_faults(found), "has the statement's charges")
             if epsilons:
                 fine = "follow too, and the store's is no smaller"
@@ -272,36 +268,15 @@ def _by_name(checks: Iterable[Check]) -> dict[str, Check]:
     return {check.name: check for check in checks}
 
 
-def _recipe(
-    release: RunFolder, statement: Statement | None, signed: signature.Signed
-) -> tuple[Recipe | None, str, str]:
-    """The recipe of a release, where it is from, or why there is none.
-
-    Without `training.toml` nothing shows that the facts of a statement are those of the run. Every release that was
-    ever signed has it, and every one whose statement has the form of today.
-    """
-    if release.recipe_file.is_file():
-        recipe, why = _try(lambda: Recipe.of(release))
-        return recipe, RECIPE, why
-    if statement is None or not signed.unsigned or statement.statement >= _WITH_RECIPE:
-        return None, RECIPE, f"{RECIPE} is missing: nothing shows that the statement's facts are those of the run"
-    recipe, why = _try(lambda: recipe_of(statement))
-    return recipe, "its other facts", why
-
-
-def _recipe_check(release: RunFolder, statement: Statement, recipe: Recipe, source: str, card: Json | None) -> Check:
+def _recipe_check(release: RunFolder, statement: Statement, recipe: Recipe, card: Json | None) -> Check:
     faults = chain(
-        _recipe_faults(statement, recipe, source),
-        _start_faults(statement, recipe, source, card),
-        record_faults(statement, recipe, source, _record(release)),
+        _recipe_faults(statement, recipe),
+        _start_faults(statement, recipe, card),
+        record_faults(statement, recipe, _record(release)),
     )
-    if card is not None and source == RECIPE:
-        faults = chain(faults, verify_files.setting_faults(recipe, source, card))
-    check = _judged("recipe", faults, f"the statement follows from {source}")
-    if check.result == PASSED and source != RECIPE:
-        why = f"there is no {RECIPE}, as in releases of before they were signed: its facts fit one another, no more"
-        return Check("recipe", UNCHECKED, why)
-    return check
+    if card is not None:
+        faults = chain(faults, verify_files.setting_faults(recipe, card))
+    return _judged("recipe", faults, f"the statement follows from {RECIPE}")
 
 
 def _record(release: RunFolder) -> list[Json]:
@@ -391,7 +366,7 @@ def _files(signed: signature.Signed, *, released: bool) -> Check:
         faults += [f"{name} is not a plain file" for name in map(ascii, signed.odd)]
     if released:
         faults += verify_files.unknown(signed.sizes)
-    if released and not signed.unsigned:
+    if released:
         faults += [fault for fault in verify_files.missing(signed.sizes) if fault not in faults]
     if signed.unsigned and not faults:
         return Check("files", ABSENT, f"there is no {signature.MANIFEST}: added or changed files would not be found")
@@ -456,7 +431,7 @@ def _statement_faults(release: RunFolder, statement: Statement | None, why: str)
 # What a fact may say; another word has no meaning, or one that a reader only guesses.
 _LABELS = {
     "secrets": ("entropy", "seeded"),
-    "statement": (1, 2, 3),
+    "statement": (FORM,),
     "practice": (False,),
     "out_of_date": (False,),
     "store_gone": (False,),
@@ -479,8 +454,6 @@ def _label_faults(statement: Statement) -> Iterator[str]:
             yield f"an audit {audit.audit!a} with the result {audit.result!a} is none of a release"
         elif audit.contradicted:
             yield f"the audit {audit.audit!a} contradicts what is claimed, and is said to have passed"
-    if (OWN_TEXT in statement.vocabulary.source) != statement.vocabulary.private:
-        yield "the vocabulary is of the users' own text by its source or by `private`, and not by both"
     counts = {name: getattr(statement, name) for name in ("charges", "charged_again", "charged_elsewhere")}
     yield from (f"{name} is {count}, below 0" for name, count in counts.items() if count < 0)
     if not 0 <= statement.rounds_done <= statement.rounds_planned or statement.rounds_planned < 1:
@@ -504,28 +477,28 @@ def _charges(path: Path) -> tuple[str, Spent]:
     return ledger.runs[0], ledger.spent
 
 
-def _recipe_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[str]:
+def _recipe_faults(statement: Statement, recipe: Recipe) -> Iterator[str]:
     """Where the statement says other than the recipe, or plans fewer rounds than its budget allows."""
-    yield from fact_faults(statement, recipe, source)
-    if source == RECIPE and recipe.audit.plants != (statement.canaries is not None):
+    yield from fact_faults(statement, recipe)
+    if recipe.audit.plants != (statement.canaries is not None):
         which = ("inserts", "has none") if recipe.audit.plants else ("inserts no", "has some")
-        yield f"{source} {which[0]} canaries, and the statement {which[1]}"
+        yield f"{RECIPE} {which[0]} canaries, and the statement {which[1]}"
     users = max(recipe.privacy.users, 1)
     if not statement.delta * users < 1 and not recipe.privacy.allow_large_delta:
         yield f"δ = {plain_number(statement.delta)} is not below 1/users = {1 / users:.2g}: it is too large"
     if statement.rounds_planned > recipe.run.rounds:
         planned = f"{count_of(statement.rounds_planned, 'round is', 'rounds are')} planned"
-        yield f"{planned}, and by {source} {recipe.run.rounds}"
+        yield f"{planned}, and by {RECIPE} {recipe.run.rounds}"
     elif more := has_room(statement, recipe, derive(statement, recipe)):
         limit = recipe.privacy.epsilon
         # By the accountant that the run was stopped by, which may be a looser one.
         accountant = recipe.privacy.accountant
         if limit is None or accounting.epsilon(more, statement.delta, accountant) <= limit * (1 - _GRID):
             rounds = f"{statement.rounds_planned} of {recipe.run.rounds} rounds"
-            yield f"ε is that of {rounds}, and no budget of {source} forbids the others"
+            yield f"ε is that of {rounds}, and no budget of {RECIPE} forbids the others"
 
 
-def _start_faults(statement: Statement, recipe: Recipe, source: str, card: Json | None) -> Iterator[str]:
+def _start_faults(statement: Statement, recipe: Recipe, card: Json | None) -> Iterator[str]:
     """A start that only one of statement and recipe has, or that says of itself what does not fit.
 
     The recipe of a model of the owner's own does not name it.
@@ -533,19 +506,19 @@ def _start_faults(statement: Statement, recipe: Recipe, source: str, card: Json 
     start, named = statement.start, recipe.model.initial not in (None, bases.NO_BASE)
     if start is None:
         if named:
-            yield f"by {source} it began with '{verify_files.shown(str(recipe.model.initial))}', and no start is stated"
+            yield f"by {RECIPE} it began with '{verify_files.shown(str(recipe.model.initial))}', and no start is stated"
         return
-    described = source == RECIPE and card is not None and not Card.from_json(card).own_model
+    described = card is not None and not Card.from_json(card).own_model
     if described and not named:
-        yield f"a start is stated, and by {source} there is none"
-    if statement.statement > 1 and not re.fullmatch("[0-9a-f]{64}", start.weights or ""):
+        yield f"a start is stated, and by {RECIPE} there is none"
+    if not re.fullmatch("[0-9a-f]{64}", start.weights or ""):
         yield "the start has no hash of its weights"
     elif start.weights and start.weights not in start.source:
         yield "the source of the start has another hash than its weights"
     if statement.private:
         yield from verify_files.start_faults(start)
     if recipe.model.initial_is_public and DECLARED not in start.source:
-        yield f"by {source} the owner declared the start public, and the statement does not say so"
+        yield f"by {RECIPE} the owner declared the start public, and the statement does not say so"
 
 
 def _ledger_faults(found: _Evidence) -> Iterator[str]:
@@ -561,7 +534,7 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
     listed: Counter[accounting.Event] = Counter()
     for event, count in statement.charged:
         listed[event] += count
-    if statement.charged and dict(spent) != dict(listed):
+    if dict(spent) != dict(listed):
         yield "its charges are not those of the statement"
     yield from _choice_faults(statement, spent)
     # Of the best of several runs, each has to be what the statement describes.
@@ -597,10 +570,7 @@ def _vocabulary_faults(statement: Statement, spent: Spent) -> Iterator[str]:
 
 
 def _again_faults(found: _Evidence) -> Iterator[str]:
-    """Where rounds were paid for again, all of that is charged, and only a budget may forbid the last planned rounds.
-
-    A release of before `training.toml` does not say whether there was a budget.
-    """
+    """Where rounds were paid for again, all that is charged, and only a budget may forbid the last planned rounds."""
     statement, recipe = found.statement, found.recipe
     if not (again := statement.charged_again + statement.charged_elsewhere):
         return
@@ -610,12 +580,12 @@ def _again_faults(found: _Evidence) -> Iterator[str]:
     if paid < due + again:
         has = f"it has {count_of(paid, 'charge')}"
         yield f"{has}, fewer than the {due} of the rounds done and the {again} that were paid again"
-    more = with_one_more(statement, found.spent, derived) if found.source == RECIPE else None
+    more = with_one_more(statement, found.spent, derived)
     limit = recipe.privacy.epsilon
     if more is None:
         return
     if limit is None or accounting.epsilon(more, statement.delta, recipe.privacy.accountant) <= limit * (1 - _GRID):
-        yield f"it does not charge all planned rounds, and no budget of {found.source} forbids the others"
+        yield f"it does not charge all planned rounds, and no budget of {RECIPE} forbids the others"
 
 
 def _choice_faults(statement: Statement, spent: Spent) -> Iterator[str]:
@@ -694,22 +664,26 @@ def _other_faults(found: _Evidence) -> Iterator[str]:
         "epsilon_training": lambda: _least(rounds, delta),
         "epsilon_spent": lambda: _least(done, delta),
     }
+    replaceable = accounting.relation_of(event for event, _ in found.spent) == ADDED
     for name, compute in computed.items():
         claimed = getattr(statement, name)
-        if claimed is None and name != "epsilon_spent":  # earlier versions had no such figure
+        if name == "epsilon_replaced" and not (replaceable and found.recipe.privacy.accountant != "moments"):
+            continue
+        if claimed is None:
+            yield f"{name} is not stated"
             continue
         same = not words if name == "epsilon_training" else Counter(dict(done)) == Counter(dict(found.spent))
         if name != "epsilon_replaced" and same and claimed == statement.epsilon:
             continue  # it was computed already
-        least = compute()
+        least, shown = compute(), f"{name} = {accounting.rounded_up(claimed, 4)} is claimed"
+        theirs = _theirs(found.spent, delta, replaced=True) if name == "epsilon_replaced" else None
         if not claimed >= least * (1 - _GRID):
-            shown = f"{accounting.rounded_up(claimed, 4)} is claimed"
-            yield f"{name} = {shown}, and it comes to {accounting.rounded_up(least, 4)}"
+            yield f"{shown}, and it comes to {accounting.rounded_up(least, 4)}"
+        elif theirs is not None and not theirs <= claimed * (1 + _AGREE):
+            yield f"{shown}, and dp-accounting computes {accounting.rounded_up(theirs, 4)}"
     yield from _record_epsilon_faults(found, words, derived)
     if not statement.epsilon_store >= statement.epsilon * (1 - _GRID):
         yield "the total of the store is less than what this run alone was charged"
-    if "epsilon_realised" in found.release.read_statement():
-        yield "it has epsilon_realised, which depends on who took part: nothing here shows it, and it tells of them"
     yield from _adversary_faults(statement)
 
 
@@ -737,14 +711,7 @@ def _adversary_faults(statement: Statement) -> Iterator[str]:
         yield "it says how devices were added up, and that there were none"
     if federation.epsilon_server != statement.epsilon_server:
         yield "it has two different ε against the server"
-    wanted = adversaries(statement.epsilon, federation)
-    stated = statement.adversaries
-    same = (
-        stated == wanted
-        if sentences.has_known_words(statement)
-        else [one.epsilon for one in stated] == [one.epsilon for one in wanted]
-    )
-    if not same:
+    if statement.adversaries != adversaries(statement.epsilon, federation):
         yield "the table of adversaries is not the one that follows from how devices were added up"
 
 
@@ -753,12 +720,16 @@ def _accounted(spent: Spent, delta: float) -> list[Accounted]:
     if all("pld" in event.accountants for event, _ in spent):
         by_pld = accounting.epsilon(spent, delta, "pld")
     found = [Accounted(accounting.accountant_name("pld"), by_pld)]
-    theirs = dp_accounting_epsilon(spent, delta) if len(spent) <= _MOST_CROSS_CHECKED else None
-    found.append(Accounted("PLD of dp-accounting alone", theirs))
+    found.append(Accounted("PLD of dp-accounting alone", _theirs(spent, delta)))
     by_rdp = None
     if all("rdp" in event.accountants for event, _ in spent):
         by_rdp = accounting.epsilon(spent, delta, "rdp")
     return [*found, Accounted(accounting.accountant_name("rdp"), by_rdp)]
+
+
+def _theirs(spent: Spent, delta: float, *, replaced: bool = False) -> float | None:
+    """ε by dp-accounting alone; None where it has no answer, or would take long."""
+    return dp_accounting_epsilon(spent, delta, replaced=replaced) if len(spent) <= _MOST_CROSS_CHECKED else None
 
 
 def _epsilon_faults(epsilons: tuple[Accounted, ...], statement: Statement, why: str) -> Iterator[str]:

@@ -6,7 +6,6 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TypeGuard
 
@@ -33,7 +32,7 @@ _READ = (STATEMENT, "card.json", "ledger.jsonl", RECIPE, README)  # as a whole
 _RECORD, _EXPORT = "record.jsonl", f"{ONNX}/{exported.MANIFEST}"
 _SHOWN = (REPORT, _RECORD, "baselines.json", CANARIES)
 KNOWN = frozenset({WEIGHTS, *FILES, *_READ, *_SHOWN, MANIFEST, SIGNATURE, SIGNER})
-# What a line of the record has, and what an evaluation in it has, of this version or an earlier one.
+# What a line of the record has, and what an evaluation in it has.
 _LINE = frozenset({"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation", "beside"})
 _COUNTS, _SHARES = ("users", "targets", "bytes", "words"), ("top1", "top3", "top5", "top1_words", "oov_rate")
 # Figures of an evaluation, the least that each may be, and the most. A mean of rounded numbers may be a bit below 1.
@@ -41,9 +40,6 @@ _MEASURED = {
     **dict.fromkeys(_COUNTS, (0, math.inf)), **dict.fromkeys(_SHARES, (0, 1)), "bits_per_byte": (0, math.inf),
     **dict.fromkeys(("perplexity", "perplexity_in_vocabulary"), (0.999, math.inf)),
 }  # fmt: skip
-# The form of a statement from which on a record has whole lines, as they are written, and no others; and a vocabulary
-# its source in the words of today.
-_AS_WRITTEN = 3
 _EXPORTED = frozenset(f"{ONNX}/{name}" for name in exported.FILES)
 _LARGEST = 10**7  # bytes of a file that is read as a whole
 _LARGEST_RECORD, _LARGEST_TOKENIZER = 10**8, 10**9
@@ -54,9 +50,7 @@ _WHOLE = {"BOOL": "bool"} | {
     f"{kind[0].upper()}{bits}": f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
 }
 _OF_ARRAYS = {"dtype", "shape", "data_offsets"}  # in the header of weights
-_OF_CARDS = frozenset({*(each.name for each in fields(Card)), "privacy", CHECKSUM})
-_OF_EXPORTS = ("private", "epsilon", "delta", "unit")  # of the statement, in the manifest of an export
-_SAME_PROSE = 3  # the form of a statement from which on an export has its prose too
+_OF_EXPORTS = ("private", "epsilon", "delta", "unit", "prose")  # of the statement, in the manifest of an export
 _MOST_MOVED = 100
 _FALLS = 1e-3  # of one ε to the next, where grids of losses differ
 # A kind of round takes about a third of a second, a thousand examples of a user a few.
@@ -75,7 +69,7 @@ def shown(name: str) -> str:
 
 
 def missing(sizes: Mapping[str, int]) -> list[str]:
-    """Files that every signed release has."""
+    """Files that every release has."""
     faults = [f"{name} is missing" for name in (WEIGHTS, *_READ) if name not in sizes]
     return [*faults, *([] if set(FILES) & set(sizes) else [f"{' or '.join(FILES)} is missing"])]
 
@@ -140,7 +134,7 @@ def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterat
         yield f"{_RECORD} has round {last}, and the statement ends after round {statement.rounds_done}"
     yield from _line_faults(lines, statement)
     file = release.record.path
-    if statement.statement >= _AS_WRITTEN and file.exists() and file.read_bytes() != as_lines(lines):
+    if file.exists() and file.read_bytes() != as_lines(lines):
         yield f"{_RECORD} has more than its lines"
 
 
@@ -184,8 +178,8 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# What a statement says of a start, after its hash. Earlier versions wrote "of public text by its card".
-_PUBLIC_START = rf"public start: [0-9a-f]+, ({DECLARED}|public by its own card|of public text by its card)"
+# What a statement says of a start, after its hash.
+_PUBLIC_START = rf"public start: [0-9a-f]+, ({DECLARED}|public by its own card)"
 _GIVEN_START = rf"weights given from Python: [0-9a-f]+, {DECLARED}"
 _FIGURE = r"[0-9][0-9.,e+-]{0,30}"
 _PRIVATE_START = (
@@ -271,7 +265,7 @@ def model_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     tokenizer = load_tokenizer(release.path / name)
     if tokenizer.fingerprint != statement.vocabulary.fingerprint:
         yield f"{name} is not the vocabulary of the statement"
-    if statement.statement >= _AS_WRITTEN and not statement.vocabulary.comes_from(tokenizer.kind, tokenizer.contexts):
+    if not statement.vocabulary.comes_from(tokenizer.kind, tokenizer.contexts):
         yield "the source of the vocabulary is none that a store has"
     if tokenizer.size != card.get("vocabulary"):
         yield f"{name} has {tokenizer.size} tokens, and the card {card.get('vocabulary')}"
@@ -330,28 +324,34 @@ def _are_finite(part: bytes, kind: str) -> bool:
 
 def _card_faults(statement: Statement, card: Json) -> Iterator[str]:
     """What only a card says, as far as the statement knows of it."""
-    yield from (f"card.json has '{shown(name)}', which no card has" for name in sorted(card.keys() - _OF_CARDS))
+    facts = {**Card.from_json(card).to_json(), **{name: card.get(name) for name in ("privacy", CHECKSUM)}}
+    other = sorted(name for name in {*card, *facts} if name not in card or card[name] != facts.get(name))
+    if other:
+        yield f"card.json has or lacks facts that a card has: {', '.join(map(shown, other))}"
     text, start = card.get("trained_on"), statement.start
-    if text not in (None, "people", bases.PUBLIC):
+    if text not in ("people", bases.PUBLIC):
         yield f"card.json has no known word for whose text it was trained on: {text!a:.200}"
     elif text == bases.PUBLIC and start is not None and start.trained_on not in (None, bases.PUBLIC):
         yield "card.json says that it was trained on public text, and the model that it began with was not"
 
 
-def setting_faults(recipe: Recipe, source: str, card: Json) -> Iterator[str]:
+def setting_faults(recipe: Recipe, card: Json) -> Iterator[str]:
     """A card that describes another model than the recipe. That of a model of the owner's own describes none."""
     told = Card.from_json(card)
-    found = {**(told.model or {}), **({} if told.kind is None else {"kind": told.kind})}
-    found |= {} if told.adapter is None else {"adapter_rank": told.adapter.get("rank")}
     if told.own_model:
-        if found:
+        if told.model or told.kind or told.adapter:
             yield "card.json describes a model of the owner's own, and one of a recipe"
         return
+    if not told.model or told.kind is None:
+        yield "card.json does not describe the model"
+        return
+    found = {**told.model, "kind": told.kind}
+    found |= {} if told.adapter is None else {"adapter_rank": told.adapter.get("rank")}
     settings = as_json(recipe.model)
     for name, value in found.items():
         if name not in settings or settings[name] != value:
             wanted = f"{settings.get(name)!a}"
-            yield f"card.json has the model's {shown(name)} {value!a:.200}, and {source} {wanted}"
+            yield f"card.json has the model's {shown(name)} {value!a:.200}, and {RECIPE} {wanted}"
 
 
 def _canary_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
@@ -382,9 +382,8 @@ def _export_faults(release: RunFolder, statement: Statement, weights: str | None
         yield f"{_EXPORT} is of other weights"
     if card.kind is not None and manifest["model"]["kind"] != card.kind:
         yield f"{_EXPORT} is of another kind of model"
-    names = (*_OF_EXPORTS, "prose") if statement.statement >= _SAME_PROSE else _OF_EXPORTS
-    other = [name for name in names if privacy[name] != stated[name]]
-    other += [shown(name) for name in sorted(privacy.keys() - {*_OF_EXPORTS, "prose"})]
+    other = [name for name in _OF_EXPORTS if privacy[name] != stated[name]]
+    other += [shown(name) for name in sorted(privacy.keys() - set(_OF_EXPORTS))]
     if other:
         yield f"{_EXPORT} says other than the statement: {', '.join(other)}"
     planted, listed = folder / CANARIES, release.registry_file

@@ -1,23 +1,17 @@
-"""How the noise of planned rounds is correlated, and what each kind of it does to the error of prefix sums."""
+"""How the noise of planned rounds is correlated, and what a plan says of it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from sottovoce import accounting
 from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.accounting.gaussian import zcdp_epsilon
 from sottovoce.accounting.matrices import MATRICES, Banded, Blt, Identity, Participation, StrategyMatrix
-from sottovoce.errors import SettingError, SottoError, did_you_mean
-from sottovoce.files import Facts, Json
+from sottovoce.errors import SettingError, did_you_mean
+from sottovoce.files import Json
 from sottovoce.privacy.matrix_search import find_matrix
-from sottovoce.privacy.sampling import SAMPLERS, build_sampler
-
-if TYPE_CHECKING:
-    from sottovoce.planning.plan import Plan
+from sottovoce.privacy.sampling import SAMPLERS
 
 MOST_BUFFERS = 10
 MOST_ROUNDS = 100_000  # with correlated noise: beyond, a matrix takes minutes to find
@@ -101,57 +95,3 @@ def figures_of(run: CorrelatedGaussian, delta: float, parameters: int | None) ->
         "strategy": {**matrix.to_json(), **({} if column is None else {"coefficients": column.tolist()})},
         "noise_bytes": None if parameters is None else BYTES_PER_NUMBER * parameters * matrix.buffers(rounds),
     }
-
-
-@dataclass(frozen=True)
-class Compared(Facts):
-    """One kind of noise at the ε of a plan, for one user added or removed."""
-
-    noise: str
-    sampling: str
-    noise_over_clip: float | None  # None: it could not be found
-    prefix_error: float | None
-    buffers: int
-    missing: str = ""
-
-
-def compare_noise(plan: Plan) -> list[Compared]:
-    """Every kind of noise at the same ε for one user added or removed, and Poisson sampling with as many user updates.
-
-    Args:
-        plan: one in which users join in turn or with a least separation.
-    """
-    joining = plan.joining
-    if joining is None:
-        raise SottoError("noise is compared where users join in turn or with a least separation")
-    # All are one Gaussian over the run, whatever the matrix: the same ε is the same noise over the run's sensitivity.
-    z = plan.noise_multiplier
-    if plan.noise == Identity.kind:
-        z /= Identity().sensitivity(joining)
-    chosen = NoiseChoice(plan.sampling, noise=plan.noise, bands=plan.bands, buffers=plan.buffers)
-    found = []
-    for kind in MATRICES:
-        own = chosen if kind == plan.noise else NoiseChoice(plan.sampling, noise=kind)
-        found.append(_row(kind, plan.sampling, lambda own=own: own.matrix(joining), z, joining))
-    return [*found, _poisson(plan, z, joining)]
-
-
-def _row(kind: str, sampling: str, search: Callable[[], StrategyMatrix], z: float, joining: Participation) -> Compared:
-    try:
-        matrix = search()
-        scale = z * matrix.sensitivity(joining)
-    except SottoError as error:
-        return Compared(kind, sampling, None, None, 0, str(error))
-    rounds = joining.rounds
-    return Compared(kind, sampling, scale, scale * matrix.prefix_error(rounds), matrix.buffers(rounds))
-
-
-def _poisson(plan: Plan, z: float, joining: Participation) -> Compared:
-    run = CorrelatedGaussian(z, Identity(), joining)
-    sampler = build_sampler("poisson", cohort=plan.cohort, users=plan.users)
-    try:
-        epsilon = accounting.epsilon([(run, 1)], plan.delta)
-        own = accounting.calibrate(sampler.events([(1.0, plan.rounds)]), epsilon, plan.delta)
-    except SottoError as error:
-        return Compared(Identity.kind, "poisson", None, None, 0, str(error))
-    return Compared(Identity.kind, "poisson", own, own * Identity().prefix_error(plan.rounds), 0)

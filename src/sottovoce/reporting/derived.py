@@ -23,7 +23,6 @@ from sottovoce.build.blocks import (
     estimator_of,
     matrix_of,
     sampler_of,
-    settings_of,
     tracking_of,
 )
 from sottovoce.errors import SottoError, count_of
@@ -37,13 +36,12 @@ from sottovoce.privacy.sampling import SAMPLERS, Sampler
 from sottovoce.privacy.schedule import Schedule, build_schedule
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import MechanismFacts, Statement, declared_facts, mechanism_facts
+from sottovoce.runs.folder import RECIPE
 
 if TYPE_CHECKING:
     from sottovoce.privacy.mechanism import Mechanism
 
 ROUNDING = 1e-6  # norms are rounded to float32
-# What statements of earlier versions lack. A fact that is not stated is no lie.
-_LATER = ("min_separation", "sampling_generator")
 
 
 @dataclass(frozen=True)
@@ -167,77 +165,14 @@ def own_blocks(statement: Statement, recipe: Recipe) -> Iterator[OwnBlock]:
             yield OwnBlock(registry.setting, name, registry.get(name), bounds)
 
 
-def recipe_of(statement: Statement) -> Recipe:
-    """The recipe that a statement describes, for a release of before `training.toml` was part of one.
-
-    Raises:
-        SottoError: a value is none that a recipe may have.
-    """
-    declared, mechanism, devices = statement.declared, statement.mechanism, statement.mechanism.devices
-    silos, adaptive, federation = declared.silos or 1, statement.mechanism.adaptive, statement.federation
-    matrices = [event.matrix for event, _ in statement.charged if isinstance(event, CorrelatedGaussian)]
-    privacy: dict[str, Any] = {
-        "mode": mechanism.mode,
-        "users": declared.users,
-        "cohort": declared.cohort,
-        "sampling": statement.sampling,
-        "examples_per_user": declared.examples_per_user or 0,
-        "weight_cap": declared.weight_cap,
-        "total_weight": declared.total_weight,
-        "min_weight": declared.min_weight or 0.0,
-        "clipping": mechanism.clipping,
-        "clip_when": mechanism.clip_when,
-        "clip_norm": mechanism.nominal_clip_norm or (mechanism.clip_norm or 1.0) * silos,
-        "clip_weighted": mechanism.clip_weighted,
-        "layer_clip_norms": mechanism.layer_clip_norms,
-        "clip_schedule": mechanism.clip_schedule,
-        "clip_path": mechanism.clip_path or "steps",
-        "estimator": mechanism.estimator,
-        "noise_multiplier": mechanism.nominal_noise_multiplier or mechanism.noise_multiplier,
-        "noise_schedule": mechanism.noise_schedule,
-        "delta": statement.delta,
-        "accountant": accountant_of(statement),
-        "secrets": statement.secrets,
-        "randomness": "standard" if statement.sampling_generator == "Philox" else "hardened",
-        "allow_large_delta": False,
-    }
-    if adaptive is not None:
-        privacy |= {"adaptive_quantile": adaptive.quantile, "adaptive_rate": adaptive.learning_rate}
-        privacy["adaptive_bit_noise"] = adaptive.bit_noise or 0.0
-    if statement.sampling == "min_separation":
-        privacy |= {"min_separation": statement.min_separation or 0, "participations": statement.turns or 0}
-    if mechanism.correlation is not None and matrices:
-        privacy["noise"] = mechanism.correlation.noise
-        privacy |= settings_of(matrices[0]) if mechanism.correlation.noise != "tree" else {}
-    together: dict[str, Any] = {"max_silos": silos}
-    if federation is not None:
-        together |= {"aggregation": federation.aggregation, "staleness": federation.staleness}
-        together |= {"survivors": federation.survivors, "colluding": federation.colluding}
-    if devices is not None:
-        together |= {"survivors": devices.survivors, "colluding": devices.colluding, "noise": "devices"}
-        together |= {
-            "server_noise_multiplier": devices.noise_multiplier,
-            "participations": devices.participations,
-        }
-    run = {"algorithm": mechanism.algorithm, "rounds": statement.rounds_planned}
-    local = {"tokens": declared.example_tokens or 0}
-    server = {"update": mechanism.server_update or "average"}
-    return Recipe.from_dict({"privacy": privacy, "run": run, "local": local, "server": server, "federation": together})
-
-
-def accountant_of(statement: Statement) -> str:
-    """`pld`, `rdp` or `moments`, from the name that a statement has of it."""
-    return statement.accountant.split(" ")[0].lower()
-
-
-def fact_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[str]:
-    """Facts that do not follow from a recipe; `source` says in an error where it is from."""
+def fact_faults(statement: Statement, recipe: Recipe) -> Iterator[str]:
+    """Facts that do not follow from the recipe of a release."""
     if recipe.privacy.mode != "private" or statement.mechanism.mode != "private":
-        yield f"the mode of {source} is {recipe.privacy.mode!r}, which gives no guarantee"
+        yield f"the mode of {RECIPE} is {recipe.privacy.mode!r}, which gives no guarantee"
         return
     derived = derive(statement, recipe)
     if not math.isfinite(derived.sensitivity(derived.clip_norms(1))):
-        yield f"by {source} nothing bounds what one user can do to the model"
+        yield f"by {RECIPE} nothing bounds what one user can do to the model"
     mechanism = cast("Mechanism", derived)  # it answers the same questions
     expected = {
         **_flat("declared", declared_facts(recipe, mechanism).to_json()),
@@ -249,16 +184,15 @@ def fact_faults(statement: Statement, recipe: Recipe, source: str) -> Iterator[s
         **_flat("mechanism", statement.mechanism.to_json()),
         **{name: _stated(statement, name) for name in _settings(statement, recipe, derived)},
     }
-    if recipe.privacy.accountant != "auto":  # as it was kept in recipes of before
-        expected["accountant"] = "rdp" if statement.chosen else recipe.privacy.accountant
-        stated["accountant"] = accountant_of(statement)
+    expected["accountant"] = "rdp" if statement.chosen else recipe.privacy.accountant
+    stated["accountant"] = statement.accountant.split(" ")[0].lower()
     for name in dict.fromkeys([*expected, *stated]):
         found, wanted = stated.get(name), expected.get(name)
-        if not alike(found, wanted) and not (found is None and name in _LATER):
-            yield f"{name} is {shown(found)}, and by {source} it is {shown(wanted)}"
+        if not alike(found, wanted):
+            yield f"{name} is {shown(found)}, and by {RECIPE} it is {shown(wanted)}"
 
 
-def record_faults(statement: Statement, recipe: Recipe, source: str, lines: Sequence[Json]) -> Iterator[str]:
+def record_faults(statement: Statement, recipe: Recipe, lines: Sequence[Json]) -> Iterator[str]:
     """Rounds of a record with another clip norm or noise than a recipe gives them.
 
     A clip norm that adapts follows from noised counts, and the noise from it. Of blocks of own code nothing is known.
@@ -273,13 +207,13 @@ def record_faults(statement: Statement, recipe: Recipe, source: str, lines: Sequ
         number, clip_norm, noise_std = line["round"], line.get("clip_norm"), line.get("noise_std")
         planned, factor = joint_norm(derived.clip_norms(number)), derived.noise_schedule(number)
         if clip_norm is not None and derived.tracking is None and not alike(clip_norm, planned):
-            yield f"round {number} of the record has clip norm {shown(clip_norm)}, and by {source} it is {planned:.7g}"
+            yield f"round {number} of the record has clip norm {shown(clip_norm)}, and by {RECIPE} it is {planned:.7g}"
             return
         if factor not in per_clip:
             per_clip[factor] = [one.noise_std(number, first)[0] / joint_norm(first) for one in both]
         norm = planned if clip_norm is None else clip_norm
         if noise_std is not None and not any(alike(noise_std, each * norm) for each in per_clip[factor]):
-            wanted = f"and by {source} it is {per_clip[factor][0] * norm:.7g}"
+            wanted = f"and by {RECIPE} it is {per_clip[factor][0] * norm:.7g}"
             yield f"round {number} of the record has noise of standard deviation {shown(noise_std)}, {wanted}"
             return
 

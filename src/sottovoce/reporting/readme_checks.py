@@ -47,16 +47,11 @@ class Readme:
         file = release.path / README
         return cls(file.read_text(encoding="utf-8"), release, statement, recipe) if file.is_file() else None
 
-    def faults(self, *, compared: bool) -> Iterator[str]:
-        """Where it says other than the facts.
-
-        Args:
-            compared: did this version write its words? If not, figures alone are compared.
-        """
-        if compared:
-            yield from self._promise_faults()
-            yield from self._row_faults()
-            yield from self._command_faults()
+    def faults(self) -> Iterator[str]:
+        """Where it says other than the facts."""
+        yield from self._promise_faults()
+        yield from self._row_faults()
+        yield from self._command_faults()
         private = self.statement.private_accuracy
         facts = "\n".join([self._promised, *(how_good_privately(private) if private else ())])
         yield from figure_faults(README, self.text, facts)

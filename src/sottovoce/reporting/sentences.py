@@ -1,7 +1,7 @@
 """Whether the words of a release are those that follow from its facts: in privacy.json, and in README.md.
 
-The form of a statement tells which keys and which words its facts have, whatever version wrote it. Sentences, the prose
-and `readme_checks`, are compared where this version wrote them.
+Keys, words and sentences are those of the form that this version writes. A release cannot choose another one: nothing
+in it makes the comparison weaker.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
-from typing import Any
 
 from sottovoce.errors import SottoError
-from sottovoce.files import CHECKSUM, Facts, Json
+from sottovoce.files import CHECKSUM, Json
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.recipe import Recipe
-from sottovoce.reporting.readme_checks import Readme, figure_faults
+from sottovoce.reporting.readme_checks import Readme
 from sottovoce.reporting.statement import (
     EXACT_ACCURACY,
     LOUD,
@@ -32,11 +31,8 @@ from sottovoce.reporting.statement import (
     not_covered,
 )
 from sottovoce.reporting.statement_text import prose
-from sottovoce.runs.folder import README, RunFolder
+from sottovoce.runs.folder import RunFolder
 
-# The form of a statement from which on its sentences are those that its version writes. Form 2 was written in other
-# words too: one of something had the plural. It had the same words for whom it protects and what is released.
-_COMPARED, _SAME_LABELS = 3, 2
 _VERSION = "[0-9][0-9A-Za-z.+!-]{0,60}"
 _ACCOUNTANT = re.compile(
     rf"PLD \((sottovoce {_VERSION}, )?dp-accounting {_VERSION}\)|RDP \(dp-accounting {_VERSION}\)"
@@ -50,80 +46,45 @@ _ALSO_NOT_COVERED = re.compile(
 )
 
 
-def has_known_words(statement: Statement) -> bool:
-    """Has this statement the form of today, in which every fact has the words that it has here?"""
-    return statement.statement >= _COMPARED
-
-
-def are_compared(statement: Statement) -> bool:
-    """Does this version write the sentences of this statement? Those of others may have other words."""
-    return has_known_words(statement) and statement.software.get("sottovoce") == version("sottovoce")
-
-
 def faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     """Sentences that do not follow from the facts."""
     written = {name: value for name, value in release.read_statement().items() if name != CHECKSUM}
     text, recipe = written.pop("prose", ""), _recipe(release)
     yield from _fact_faults(written, statement, recipe)
-    if not are_compared(statement):
-        yield from figure_faults("privacy.json", str(text), prose(statement))
-        # Words of other versions differ; none of them listed nothing.
-        if statement.private and not any(text.strip() for text in statement.not_covered):
-            yield "it does not say what is not covered"
-    elif text != prose(statement):
+    if text != prose(statement):
         yield "the prose of privacy.json is not what follows from its facts"
     if (readme := Readme.of(release, statement, recipe)) is not None:
-        yield from readme.faults(compared=are_compared(statement))
+        yield from readme.faults()
 
 
 def notes(release: RunFolder, statement: Statement) -> Iterator[str]:
     """What a reader must know of sentences that could not be compared. What is on privacy begins with `LOUD`."""
-    if not are_compared(statement):
-        yield (
-            f"{LOUD}: another version wrote the sentences of privacy.json and {README}: only plain figures of ε, δ and "
-            "rounds in them were compared; read both"
-        )
-    elif (readme := Readme.of(release, statement, _recipe(release))) is not None:
+    writer, own = statement.software.get("sottovoce"), version("sottovoce")
+    if writer != own:
+        wrote = f"{LOUD}: sottovoce {writer!a:.80} wrote it by its own account, and this is {own}"
+        yield f"{wrote}: if a check fails, ask that version too"
+    if (readme := Readme.of(release, statement, _recipe(release))) is not None:
         yield from readme.notes()
 
 
 def _fact_faults(written: Json, statement: Statement, recipe: Recipe | None) -> Iterator[str]:
-    """Keys and words of facts that a statement of this form has not."""
-    facts, form, known = statement.to_json(), statement.statement, has_known_words(statement)
-    different = (name for name in {*written, *facts} if written.get(name) != facts.get(name))
-    if other := sorted(different if known else _unknown(written, statement)):
+    """Keys and words of facts that a statement has not."""
+    facts = statement.to_json()
+    if other := sorted(name for name in {*written, *facts} if written.get(name) != facts.get(name)):
         yield f"privacy.json has facts that a statement has not: {', '.join(map(ascii, other))}"
     if not _ACCOUNTANT.fullmatch(statement.accountant):
         yield f"it names an accountant that there is not: {statement.accountant!a:.80}"
     versions = statement.software
-    if (known and versions.keys() != set(SOFTWARE)) or not versions.keys() <= set(SOFTWARE):
+    if versions.keys() != set(SOFTWARE):
         yield f"it names other software than {', '.join(SOFTWARE)}"
     if not all(re.fullmatch(_VERSION, found) for found in versions.values()):
         yield f"it names versions that are none: {', '.join(map(ascii, versions.values())):.80}"
-    if form >= _SAME_LABELS:
-        generator = NOISE_GENERATOR if statement.mechanism.devices is None else SKELLAM_GENERATOR
-        if (statement.protects, statement.noise_generator) != (PROTECTS, generator):
-            yield "whom it protects, or what its noise is drawn from, is not what a statement says"
-        if statement.released != (RELEASED if statement.canaries is None else (*RELEASED, REGISTRY)):
-            yield "what it says is released is not what a run releases"
-    if known:
-        yield from _not_covered_faults(statement, recipe)
-
-
-def _unknown(written: Any, facts: Any, section: str = "") -> Iterator[str]:
-    """Keys that no form has. The first wrote defaults that are left out today. Events are read by their own fields."""
-    if isinstance(facts, Facts) and isinstance(written, dict):
-        known = facts.by_key()
-        for name, value in written.items():
-            if name not in known:
-                yield section + name
-            elif name == "charged":
-                yield from (f"{section}{name}.{key}" for one in value for key in one.keys() - {"event", "count"})
-            else:
-                yield from _unknown(value, known[name], f"{section}{name}.")
-    elif isinstance(facts, tuple) and isinstance(written, list):
-        for value, fact in zip(written, facts, strict=True):
-            yield from _unknown(value, fact, section)
+    generator = NOISE_GENERATOR if statement.mechanism.devices is None else SKELLAM_GENERATOR
+    if (statement.protects, statement.noise_generator) != (PROTECTS, generator):
+        yield "whom it protects, or what its noise is drawn from, is not what a statement says"
+    if statement.released != (RELEASED if statement.canaries is None else (*RELEASED, REGISTRY)):
+        yield "what it says is released is not what a run releases"
+    yield from _not_covered_faults(statement, recipe)
 
 
 def _not_covered_faults(statement: Statement, recipe: Recipe | None) -> Iterator[str]:

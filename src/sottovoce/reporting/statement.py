@@ -52,7 +52,8 @@ NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
 SKELLAM_GENERATOR = "Skellam numbers, exact to 2^-1000, from ChaCha20 with 256-bit keys of each device and the server"
 NO_CIPHER = "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a cipher"
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
-OWN_TEXT = "own text"  # so the source of a private vocabulary was described, before `private` was a field
+# The form of a statement: its keys, its words and its sentences. Whoever changes one of them counts it up.
+FORM = 3
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class MechanismFacts(Facts, sparse=True):
     clip_when: str
     clip_norm: float | None  # None where updates are not clipped
     estimator: str
-    sensitivity: float = field(metadata=in_file(null=math.inf))  # infinite where updates are not clipped
+    sensitivity: float  # infinite where updates are not clipped
     noise_multiplier: float
     noise_std: float
     server_update: str | None = None
@@ -196,10 +197,6 @@ class VocabularyFacts(Facts):
     fingerprint: str
     source: str
     private: bool = False
-
-    @classmethod
-    def from_json(cls, values: Json) -> VocabularyFacts:
-        return super().from_json({"private": OWN_TEXT in values["source"], **values})
 
     def comes_from(self, kind: str, contexts: Sequence[str]) -> bool:
         """May `of` have described the tokens of this kind so? Then no other words are in it."""
@@ -295,17 +292,12 @@ class ChosenFacts(Facts):
 
 @dataclass(frozen=True, kw_only=True)
 class Statement(Facts, sparse=True):
-    """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller.
-
-    Files of earlier versions lack some of the fields that have a default.
-    """
+    """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller."""
 
     private: bool
     epsilon: float
     delta: float
-    # Its form: from 3 on, its sentences are those that its version writes. Other keys, or other words of `protects`,
-    # `released`, `not_covered` and the like, are another form.
-    statement: int = 3
+    statement: int = FORM
     run: str
     unit: str
     protects: str | None = None
@@ -339,7 +331,7 @@ class Statement(Facts, sparse=True):
     turns: int | None = None  # where it is public when users join: how often one does at most
     min_separation: int | None = None  # the same: the fewest rounds from one that a user joins to the next
     across_devices: bool = False
-    federation: FederationFacts | None = None  # of a run across devices; earlier versions did not write it
+    federation: FederationFacts | None = None  # of a run across devices
     adversaries: tuple[Adversary, ...] = ()  # of a private run across devices
     practice: bool = False  # the people are synthetic
     files: dict[str, str] | None = None  # the model's, with their hashes
@@ -377,7 +369,7 @@ class Statement(Facts, sparse=True):
 
     @classmethod
     def from_json(cls, values: Json) -> Statement:
-        """Read privacy.json, of this version or an earlier one."""
+        """Read privacy.json."""
         charged = [(event_from_json(one["event"]), one["count"]) for one in values.get("charged", ())]
         statement = super().from_json({**values, "charged": charged})
         if math.isnan(statement.epsilon):

@@ -62,7 +62,7 @@ def check_origin(run: RunFolder, ledger: Ledger, saved: Checkpoint) -> None:
     seal = Secrets.read_seal(run.secrets, saved.round + 1)
     noise = Secrets.read_noise(run.secrets, saved.round + 1)
     made = Secrets.load(run.secrets, saved.round + 1).seal(saved.round, saved.contents(noise))
-    if not paid or (seal != made and not (seal is None and ledger.is_old)):
+    if not paid or seal != made:
         raise DamagedRun(
             f"{run.checkpoints}/round-{saved.round:08d}.safetensors is not what this run released in round "
             f"{saved.round} by its ledger: it was edited, or is of another run or copy; put the run's own back, or "

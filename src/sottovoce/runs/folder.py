@@ -150,19 +150,15 @@ class RunFolder:
         write_aside(self.participation_file, pretty(figures), private=True)
 
     def model_file(self, name: str) -> Path:
-        """The path of a file of the model. Card and statement must agree, and the file must have the hash they name.
-
-        Those of version 0.1 name no hash.
-        """
+        """The path of a file of the model. Card and statement must agree, and the file must have the hash they name."""
         path = self.model / name
         if not path.is_file():
             then = self._again if self.is_release else f"go on with `sotto resume {self.path}`"
             raise SottoError(f"{self.path} has no finished model yet; {then}")
         statement, card = self.read_statement(), self.read_card()
-        hashes = statement.get("files", {})
-        if hashes and card.get("privacy") != statement:
+        if card.get("privacy") != statement:
             raise DamagedRun(f"{self.card_file} and {self.statement_file} do not say the same; {self._again}")
-        if name in hashes and hashes[name] != sha256_of(path):
+        if (statement.get("files") or {}).get(name) != sha256_of(path):
             raise DamagedRun(f"{path} is not the file that privacy.json names: it was changed; {self._again}")
         return path
 

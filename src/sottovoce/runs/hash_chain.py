@@ -21,16 +21,12 @@ _CHECKED = re.compile(rb'(.*), "check": "([0-9a-f]{32})"\}', re.DOTALL)
 
 
 class Chain:
-    """Such a file as it was read, and a way to append lines. A file that does not exist begins with the first line.
-
-    Lines of version 0.1 have no checksum. They are read as they are, and the next line's checksum covers them.
-    """
+    """Such a file as it was read, and a way to append lines. A file that does not exist begins with the first line."""
 
     def __init__(self, path: Path, *, private: bool = False):
         self.path, self.private = path, private
         self.lines: list[Json] = []
         self.notes: list[str] = []
-        self.unchecked = 0  # lines at the beginning that have no checksum
         self.last_check = ""
         self.checks: set[str] = set()  # of all lines
 
@@ -76,14 +72,12 @@ class Chain:
             line = parse_json(raw)
             if not isinstance(line, dict):
                 raise ValueError("not an object")
-            found = _CHECKED.fullmatch(raw)
-            self.last_check = _next(self.last_check, found[1] + b"}" if found else raw)
-            if found and line.pop("check") != self.last_check:
+            if (found := _CHECKED.fullmatch(raw)) is None:
+                raise ValueError("it has no checksum")
+            self.last_check = _next(self.last_check, found[1] + b"}")
+            if line.pop("check") != self.last_check:
                 raise ValueError("its checksum does not follow from the lines before: one was changed, lost or moved")
-            if not found and len(self.lines) > self.unchecked:
-                raise ValueError("it has no checksum, and lines before it do")
         self.checks.add(self.last_check)
-        self.unchecked += not found
         self.lines.append(line)
         return self.last_check
 

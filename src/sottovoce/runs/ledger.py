@@ -24,7 +24,7 @@ from sottovoce.runs.hash_chain import Chain, chained, damaged, readable
 
 log = logging.getLogger("sottovoce.ledger")
 
-_UNCHECKED, _CHECKED = 1, 2  # formats of a run's ledger: that of version 0.1, and with checksums
+RUN = 2  # the format of a run's ledger
 RELEASE = "release"  # the format of a release's ledger
 PREPARATION = "prepare"  # in place of a run's name, where a store was charged for its vocabulary
 COUNT = "count"  # the same, for a noisy number of its users
@@ -64,11 +64,9 @@ class Ledger:
         Raises:
             DamagedRun: it is not the ledger of a run, or a line cannot be understood.
         """
-        if not chain.lines or chain.lines[0].get("ledger") not in (_UNCHECKED, _CHECKED):
+        if not chain.lines or chain.lines[0].get("ledger") != RUN:
             raise damaged(f"{chain.path} does not begin like the ledger of a run")
         self.header, self.notes, self.path = chain.lines[0], chain.notes, chain.path
-        if chain.unchecked and not self.is_old:
-            raise damaged(f"{chain.path} has lost its checksums")
         self.chain = chain
         self.entries: list[Entry] = []
         self._of_round: dict[int, list[Entry]] = {}
@@ -82,7 +80,7 @@ class Ledger:
     def create(path: Path, header: Json) -> Ledger:
         path.touch(exist_ok=False)
         chain = Chain(path)
-        chain.append({"ledger": _CHECKED, **header})
+        chain.append({"ledger": RUN, **header})
         sync_folder(path.parent)
         return Ledger(chain)
 
@@ -98,11 +96,6 @@ class Ledger:
         self.entries.append(entry)
         self._of_round.setdefault(entry.round, []).append(entry)
         self._spent[entry.event] += 1
-
-    @property
-    def is_old(self) -> bool:
-        """Was it begun by version 0.1, which bound less to it?"""
-        return self.header["ledger"] == _UNCHECKED
 
     @property
     def rounds(self) -> int:

@@ -38,9 +38,25 @@ def test_it_agrees_with_ours(spent):
     assert dp_accounting_epsilon(spent, 1e-4) == pytest.approx(epsilon(spent, 1e-4), rel=0.005)
 
 
+@pytest.mark.parametrize(
+    ("spent", "delta", "theirs"),
+    [
+        ([(SampledGaussian(1.0, "poisson", 0.01), 1000)], 1e-6, 3.2142),
+        ([(ROUND, 6), (ThresholdedHistogram(2.0, 1e-6), 1), (TURN, 3)], 1e-4, None),
+        ([(CorrelatedGaussian(0.8, Tree(), Participation(20, 5, 3)), 1)], 1e-4, None),
+    ],
+    ids=["sampled", "of three kinds", "correlated"],
+)
+def test_it_agrees_with_ours_for_one_user_replaced(spent, delta, theirs):
+    found = dp_accounting_epsilon(spent, delta, replaced=True)
+    assert found == pytest.approx(epsilon(spent, delta, replaced=True), rel=0.005)
+    assert theirs is None or found == pytest.approx(theirs, rel=0.003)
+
+
 def test_without_an_answer_it_is_none_and_without_protection_infinite():
     assert dp_accounting_epsilon([(SampledGaussian(3.0, "fixed", 0.1, cohort=10, users=100), 2)], 1e-4) is None
     assert dp_accounting_epsilon([(ROUND, 10**6)], 1e-4) is None
+    assert dp_accounting_epsilon([(SampledExamples(4.0, 0.05, 6), 12)], 1e-4, replaced=True) is None
     assert dp_accounting_epsilon([(SampledGaussian(1e-3, "poisson", 1e-9), 1)], 1e-4) is None  # too large
     assert dp_accounting_epsilon([(SampledExamples(9.0, 0.1, 101), 1)], 1e-4) is None
     assert dp_accounting_epsilon([(ROUND, 1), (NonPrivate(), 1)], 1e-4) == math.inf

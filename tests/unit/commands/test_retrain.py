@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,6 +8,7 @@ import pytest
 from sottovoce.commands.retrain import count_steps, refuse_own_code
 from sottovoce.errors import SottoError
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.hash_chain import chained
 
 
 def test_steps_are_counted() -> None:
@@ -21,7 +21,7 @@ def test_steps_are_counted() -> None:
 
 def test_code_that_no_recipe_describes_is_not_trained_again(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.ledger_file.write_text(json.dumps({"ledger": 1, "code": "Tiny of the caller"}) + "\n")
+    run.ledger_file.write_bytes(chained([{"ledger": 2, "code": "Tiny of the caller"}]))
     refuse_own_code(run, SimpleNamespace(code="Tiny of the caller"))
     with pytest.raises(SottoError, match="was trained with Tiny of the caller, which only Python knows"):
         refuse_own_code(run, SimpleNamespace(code="the lstm of the recipe"))

@@ -13,8 +13,8 @@ from sottovoce.accounting.matrices import Banded, Blt, Participation, Tree
 from sottovoce.build.rules import check, recipe_rules
 from sottovoce.errors import SottoError
 from sottovoce.planning import strategy
+from sottovoce.planning.compare_noise import compare_noise
 from sottovoce.planning.plan import Plan, make_plan
-from sottovoce.planning.strategy import compare_noise
 from sottovoce.recipe import Recipe
 
 TURNS = {"users": 2_700, "cohort": 100, "rounds": 100, "delta": 1e-5, "sampling": "in_turn"}

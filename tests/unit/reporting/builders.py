@@ -18,7 +18,7 @@ ROUNDS = 60
 
 
 def statement_json(private: bool = True, done: int = ROUNDS) -> dict[str, Any]:
-    """As version 0.1 wrote it."""
+    """The facts that every statement has."""
     spent = 4.6231 * math.sqrt(done / ROUNDS)
     return {
         "private": private,
@@ -44,7 +44,7 @@ def statement_json(private: bool = True, done: int = ROUNDS) -> dict[str, Any]:
             "clip_when": "every_step",
             "clip_norm": 15.0 if private else None,
             "estimator": "fixed_denominator",
-            "sensitivity": 0.075 if private else None,
+            "sensitivity": 0.075 if private else "infinity",
             "noise_multiplier": 0.8125 if private else 0.0,
             "noise_std": 0.0609 if private else 0.0,
         },

@@ -239,26 +239,6 @@ def test_a_statement_is_read_as_it_was_written(about: dict[str, Any], privacy: d
     assert Statement.from_json(written) == statement
 
 
-def test_a_statement_of_version_0_1_is_read_and_written_without_what_it_did_not_say() -> None:
-    old = statement_json()
-    statement = Statement.from_json(old)
-    assert (statement.relation_store, statement.charged_to_store, statement.files) == (None, None, None)
-    again = statement.to_json()
-    assert set(again) - set(old) == {"charged_beside"}
-    assert again["charged_beside"] == 0
-    again["vocabulary"].pop("private")
-    assert {name: again[name] for name in old} == old
-
-
-def test_the_words_of_before_are_read_as_facts() -> None:
-    """Version 0.1 said only in a sentence that a vocabulary was private, and wrote null for an infinite sensitivity."""
-    private = VocabularyFacts.of("9f86d081", {"source": "private", "epsilon": 1.0, "delta": 1e-6})
-    old = {"fingerprint": "9f86d081", "source": private.source}
-    assert VocabularyFacts.from_json(old) == private
-    assert not Statement.from_json(statement_json()).vocabulary.private
-    assert Statement.from_json(statement_json(private=False)).mechanism.sensitivity == math.inf
-
-
 @pytest.mark.parametrize("fact", ["epsilon", "rounds_done", "mechanism"])
 def test_a_statement_that_lacks_facts_is_damaged(fact: str, tmp_path: Path) -> None:
     values = {name: value for name, value in statement_json().items() if name != fact}

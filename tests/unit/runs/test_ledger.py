@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 import fcntl
-import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
 from sottovoce.accounting import HeldOutSums, NonPrivate, SampledGaussian
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.runs import hash_chain as chain_module
-from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.hash_chain import Chain, chained
 from sottovoce.runs.ledger import EVALUATION, Entry, Ledger, StoreLedger, lineage, read_ledger
 
 EVENT = SampledGaussian(1.0, "poisson", 0.01)
@@ -19,16 +17,6 @@ EVENT = SampledGaussian(1.0, "poisson", 0.01)
 @pytest.fixture
 def ledger(tmp_path) -> Ledger:
     return Ledger.create(tmp_path / "ledger.jsonl", {"run": "a", "recipe": "b"})
-
-
-def as_of_version_0_1(path: Path) -> None:
-    """Write a ledger of a run or a store as version 0.1 did: without checksums."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    plain = [{name: value for name, value in line.items() if name != "check"} for line in lines]
-    if "ledger" in plain[0]:
-        plain[0]["ledger"] = 1
-    path.write_text("".join(json.dumps(line) + "\n" for line in plain))
-    path.with_suffix(".head").unlink()
 
 
 def play(ledger: Ledger, round_number: int, parent: str, fingerprint: str) -> tuple[str, int]:
@@ -84,13 +72,8 @@ def test_coming_back_to_the_first_machine_is_not_coming_back_to_the_first_histor
 
 def test_rounds_after_one_that_has_no_line_do_not_count_as_paid_for(ledger):
     """A run at round 3 whose ledger has lost the line of round 2 is refused by this number."""
-    parent = ""
-    for number in (1, 2, 3):
-        parent, _ = play(ledger, number, parent, "machine")
-    assert ledger.rounds == 3
-    as_of_version_0_1(ledger.path)
-    lines = ledger.path.read_text().splitlines(keepends=True)
-    ledger.path.write_text("".join(line for line in lines if '"round": 2' not in line))
+    play(ledger, 1, "", "machine")
+    play(ledger, 3, "x", "machine")
     assert Ledger.open(ledger.path).rounds == 1
 
 
@@ -110,7 +93,7 @@ def test_a_damaged_line_is_never_skipped(ledger):
         Ledger.open(ledger.path)
 
 
-@pytest.mark.parametrize("contents", [b"", b'{"round": 1}\n'], ids=["empty", "no header"])
+@pytest.mark.parametrize("contents", [b"", chained([{"round": 1}])], ids=["empty", "no header"])
 def test_a_file_that_is_no_ledger_is_refused(tmp_path, contents):
     (tmp_path / "ledger.jsonl").write_bytes(contents)
     with pytest.raises(DamagedRun, match=r"does not begin like the ledger of a run.* put it back"):
