@@ -531,7 +531,6 @@ class Training:
             federation=self._federation_facts(),
             practice=self.store.practice,
             not_covered=self.store.not_covered,
-            users_at_once=1 if self.context.across_devices else assembly.sum_updates.block,
             files=files,
         )
         statement = make_statement(self.recipe, mechanism, assembly.accountant, charges, about)

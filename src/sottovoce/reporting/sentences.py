@@ -26,7 +26,6 @@ from sottovoce.reporting.statement import (
     RELEASED,
     SKELLAM_GENERATOR,
     SOFTWARE,
-    TRAINED_AT_ONCE,
     Statement,
     not_covered,
 )
@@ -42,7 +41,6 @@ _ACCOUNTANT = re.compile(
 _ALSO_NOT_COVERED = re.compile(
     r"what up to [0-9]{1,9} people own together: it is in the text of each of them"
     r"|a person with several records: every record counts as one user"
-    rf"|{re.escape(TRAINED_AT_ONCE).replace(re.escape('{}'), '[0-9]{1,9}')}"
 )
 
 
@@ -111,7 +109,6 @@ def _not_covered(statement: Statement, recipe: Recipe | None = None) -> Iterator
         started=statement.start is not None,
         sampler=SAMPLERS[statement.sampling].not_covered,
         federation=statement.federation,
-        users_at_once=1 if recipe is None or statement.across_devices else recipe.run.block,
         objective="plain" if recipe is None else recipe.local.objective,
     )
     yield from (text for text in listed if not (private and text == EXACT_ACCURACY))

@@ -46,7 +46,6 @@ DECLARED = "declared public by the owner"  # of a start
 LOUD = "WARNING"  # how a note to a reviewer begins that is read first
 RUN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
-TRAINED_AT_ONCE = "rounding: {} users are trained at once (run.block); who joins may change last bits of an update"
 REHEARSED = "the authors of the text that devices rehearse: the owner declares it public"
 NOISE_GENERATOR = "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
 SKELLAM_GENERATOR = "Skellam numbers, exact to 2^-1000, from ChaCha20 with 256-bit keys of each device and the server"
@@ -416,7 +415,6 @@ class RunFacts:
     canaries: Json | None = None  # what the ledger says of them
     federation: FederationFacts | None = None  # where users were trained where their text is
     practice: bool = False  # the people are synthetic
-    users_at_once: int = 1  # in one program
     not_covered: tuple[str, ...] = ()  # because of how records became users
     files: dict[str, str] | None = None
 
@@ -475,7 +473,6 @@ def make_statement(
             started=about.start is not None,
             sampler=mechanism.sampler.not_covered,
             federation=about.federation,
-            users_at_once=about.users_at_once,
             objective=recipe.local.objective,
             because_of_records=about.not_covered,
         ),
@@ -576,7 +573,6 @@ def not_covered(
     started: bool,
     sampler: Sequence[str],
     federation: FederationFacts | None,
-    users_at_once: int,
     objective: str,
     because_of_records: Sequence[str] = (),
 ) -> tuple[str, ...]:
@@ -587,7 +583,6 @@ def not_covered(
         started: did the run begin with a trained model?
         sampler: what the sampler leaves uncovered.
         federation: how devices were asked; None in a simulation.
-        users_at_once: whose updates are computed in one program.
         objective: of local training.
         because_of_records: what follows from how records became users.
     """
@@ -598,7 +593,6 @@ def not_covered(
         *([STARTED_FROM] if started else []),
         *sampler,
         *(() if federation is None else not_covered_of(federation)),
-        *([TRAINED_AT_ONCE.format(users_at_once)] if users_at_once > 1 else []),
         *([REHEARSED] if objective == "rehearsal" else []),
     )
 

@@ -190,13 +190,6 @@ def test_where_that_is_the_relation_or_nothing_is_promised_it_is_not(privacy) ->
     assert "When it is replaced" not in prose(statement)
 
 
-def test_users_who_are_trained_in_one_program_are_named() -> None:
-    """The proofs take an update for a function of its user; in one program, rounding may depend on who shares it."""
-    at_once = state({"users_at_once": 16})
-    assert any("16 users are trained at once" in fact for fact in at_once.not_covered)
-    assert not any("trained at once" in fact for fact in state().not_covered)
-
-
 def test_all_that_was_charged_is_in_the_epsilon_and_listed() -> None:
     """Rounds that were repeated, rounds of copies and the vocabulary are paid for, and equal events are listed once."""
     recipe = resolve(Recipe.from_dict({"data": {"store": "none"}, "privacy": PRIVACY, "run": {"rounds": 20}}))
