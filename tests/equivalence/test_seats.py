@@ -23,6 +23,7 @@ from sottovoce.errors import SottoError
 from sottovoce.kernels.find import find_program
 from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD
+from sottovoce.models.registry import build
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses
 from sottovoce.privacy.clipping import FlatClip, PerLayerClip
 from sottovoce.privacy.estimators import FixedDenominator
@@ -68,16 +69,39 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+# A GPU has kernels for models of some size: all lengths are eight times as long for them.
+LARGE = {
+    "lstm of the paper": ("lstm", {"embedding": 96, "hidden": 256}),
+    "gru, large": ("gru", {"embedding": 64, "hidden": 128}),
+    "stacked_lstm, large": ("stacked_lstm", {"embedding": 64, "hidden": 64}),
+    "transformer, large": (
+        "transformer", {"embedding": 64, "heads": 4, "kv_heads": 4, "layers": 2, "hidden": 128, "context": 64}
+    ),
+}  # fmt: skip
+UPDATES["in the paper's steps"] = FedAvg(CLIP, True, batch=8, unroll=10, learning_rate=6.0)
+UPDATES["one gradient of the paper's steps"] = FedSGD(CLIP, batch=8, unroll=10, learning_rate=6.0)
+if jax.default_backend() != "cpu":
+    PROGRAMS += [(kind, "in the paper's steps", "auto") for kind in LARGE]
+    PROGRAMS += [("lstm of the paper", "one gradient of the paper's steps", "auto")]
+
+
 class Sums:
     """Exact sums of one program over cohorts of a store, on all devices of this process."""
 
     def __init__(self, vocabulary, kind: str, update: str, kernels: str):
-        texts = [np.random.default_rng(n).integers(4, vocabulary.size, n) for n in (*LENGTHS, *NEWCOMERS.values())]
+        times = 8 if kind in LARGE else 1
+        lengths = [times * length for length in (*LENGTHS, *NEWCOMERS.values())]
+        texts = [np.random.default_rng(n).integers(4, vocabulary.size, n) for n in lengths]
         text = np.arange(500, dtype=np.int32) % vocabulary.size
         self.store = replace(
-            Store.from_users(texts, vocabulary, CAP), public=PublicText(text, vocabulary.fingerprint, "text")
+            Store.from_users(texts, vocabulary, times * CAP), public=PublicText(text, vocabulary.fingerprint, "text")
         )
-        self.params, given = of_family(kind), UPDATES[update]
+        if kind in LARGE:
+            name, sizes = LARGE[kind]
+            self.params = build(name, vocabulary.size, sizes, jax.random.key(7))
+        else:
+            self.params = of_family(kind)
+        given = UPDATES[update]
         mechanism = Mechanism(Poisson(0.5), given.clipping, FixedDenominator(6.0), noise_multiplier=1.0)
         self.algorithm = Algorithm(mechanism, given, None)  # pyrefly: ignore
         seats = SEATS // len(jax.devices()) or 1
