@@ -32,8 +32,8 @@ def check_seats(in_blocks: SumInBlocks, algorithm: Algorithm, params: Any, store
     if depends_on_others(in_blocks, algorithm, params, store):
         kind = jax.local_devices()[0].device_kind
         raise SottoError(
-            f"on this device ({kind}) what a user sends depends on who else is in the block, so the guarantee would "
-            f"not hold; set run.block=1 and run.devices=1, which is slow, or train on a CPU"
+            f"on this device ({kind}) what a user sends is not the same in every block, so the guarantee would not "
+            f"hold; set XLA_FLAGS=--xla_gpu_deterministic_ops=true before Python starts, or train on a CPU"
         )
 
 
