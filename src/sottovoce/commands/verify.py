@@ -166,7 +166,8 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
         raise SottoError(f"{str(folder)!r} is not a release: {_no_release(folder)}")
     if signer is not None and not signer.startswith("SHA256:"):
         signer = _fingerprint_in(signer, folder)
-    signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
+    purpose = signature.RELEASE if is_release(folder) else signature.BASE
+    signed = signature.check_folder(folder, purpose, verify_files.largest)
     checks = [_files(signed, released=is_release(folder)), _signature(signed, signer, unsigned)]
     named = signer is not None and checks[1].result == PASSED  # the fingerprint was compared
     statement: Statement | None = None
