@@ -218,6 +218,8 @@ def _read(
     charged, no_ledger = _try(lambda: _charges(release.ledger_file))
     card, _ = _try(release.read_card)
     recipe, no_recipe = _try(lambda: Recipe.of(release))
+    if not release.recipe_file.exists():
+        no_recipe = f"{RECIPE} is missing: nothing shows that the statement's facts are those of the run"
     made = {"statement": _judged("statement", _statement_faults(release, statement, no_statement), _SAME)}
     epsilons: tuple[Accounted, ...] = ()
     notes: tuple[str, ...] = ()
@@ -362,8 +364,9 @@ def _judged(name: str, faults: Iterator[str], fine: str) -> Check:
 
 
 def _files(signed: signature.Signed, *, released: bool) -> Check:
-    faults = [*signed.file_faults, *verify_files.too_large(signed.sizes)]
+    faults = list(signed.file_faults)
     if signed.unsigned:
+        faults += verify_files.too_large(signed.sizes)
         faults += [f"{name} is not a plain file" for name in map(ascii, signed.odd)]
     if released:
         faults += verify_files.unknown(signed.sizes)
@@ -665,13 +668,13 @@ def _other_faults(found: _Evidence) -> Iterator[str]:
         "epsilon_training": lambda: _least(rounds, delta),
         "epsilon_spent": lambda: _least(done, delta),
     }
-    replaceable = accounting.relation_of(event for event, _ in found.spent) == ADDED
+    relation = accounting.relation_of(event for event, _ in found.spent)
+    replaceable = relation == ADDED and found.recipe.privacy.accountant != "moments"  # which has no answer for it
     for name, compute in computed.items():
         claimed = getattr(statement, name)
-        if name == "epsilon_replaced" and not (replaceable and found.recipe.privacy.accountant != "moments"):
-            continue
         if claimed is None:
-            yield f"{name} is not stated"
+            if name != "epsilon_replaced" or replaceable:
+                yield f"{name} is not stated"
             continue
         same = not words if name == "epsilon_training" else Counter(dict(done)) == Counter(dict(found.spent))
         if name != "epsilon_replaced" and same and claimed == statement.epsilon:
