@@ -81,6 +81,17 @@ class _Setting:
         return format(_Setting(self.python_name, repr(self.value), self.option), "")
 
 
+def printable(text: str) -> str:
+    """A line for a terminal, with escapes for all that moves its cursor or cannot be shown.
+
+    Names of files, values and columns are somebody's choice, and a sign of control in them would print another line.
+
+    >>> printable("a\x1b[2Kb")
+    'a\\x1b[2Kb'
+    """
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
 def plain_number(value: float) -> str:
     """A number as a person writes it.
 

@@ -19,6 +19,7 @@ import stat
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import Field, dataclass, fields, is_dataclass
+from io import BufferedReader
 from pathlib import Path
 from tempfile import mkdtemp
 from types import NoneType
@@ -29,6 +30,9 @@ from sottovoce.errors import InUse, SottoError
 PARTIAL, CHECKSUM = ".partial", "checksum"
 _BLANK = "0" * 64
 FULL = (errno.ENOSPC, errno.EDQUOT)
+# The most bytes of a file that is read as a whole. Each is far more than such a file has.
+FACTS, TOKENS, LINES = 10**7, 2**28, 10**9  # a JSON or TOML file; a tokenizer; lines, one a round or charge
+LARGEST = 2**63 - 1  # of whole numbers in a file
 _IN_USE = ".sottovoce-in-use"  # in a work folder: locked while a process uses it
 _WORK = re.compile(r"\..*-[a-z0-9_]{8}")
 _log = logging.getLogger("sottovoce.files")
@@ -94,6 +98,9 @@ class Facts:
         return cls(**{each.name: _read(kinds[each.name], values[_key(each)], _null(each)) for each in known})
 
 
+_NAMES = {int: "a whole number", str: "a text", bool: "true or false"}
+
+
 def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
     """A JSON value as the type of its field says: facts, tuples, and numbers, of which JSON has no infinity."""
     parts = get_args(kind)
@@ -104,8 +111,8 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
         return tuple(_read(one, item) for one, item in zip(each, value, strict=True))
     if isinstance(kind, type) and issubclass(kind, Facts):
         return kind.from_json(value)
-    if kind is int and type(value) is not int:
-        raise TypeError(f"{value!r} is not a whole number")
+    if kind in _NAMES and type(value) is not kind:
+        raise TypeError(f"{value!a:.80} is not {_NAMES[kind]}")
     return from_json_number(value, null=null) if kind is float else value
 
 
@@ -205,16 +212,59 @@ def append_synced(path: Path, contents: bytes, *, private: bool = False) -> None
         os.close(descriptor)
 
 
-def sha256_of(path: Path) -> str:
-    """The hash of a file, read piece by piece."""
-    with path.open("rb") as file:
+def open_plain(path: Path, most: float = math.inf) -> BufferedReader:
+    """Open a file that somebody else may have written. Its kind and size are looked at before its contents.
+
+    A pipe would keep its reader waiting for ever, and a file with a hole of gigabytes would fill the memory.
+
+    Raises:
+        OSError: it is no file, has more than `most` bytes, or cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _check_plain(path, os.fstat(descriptor), most)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return os.fdopen(descriptor, "rb")
+
+
+def check_plain(path: Path, most: float = math.inf) -> Path:
+    """The same path, for a library that opens it: see `open_plain`."""
+    _check_plain(path, path.stat(), most)
+    return path
+
+
+def _check_plain(path: Path, found: os.stat_result, most: float) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, and not a file", str(path))
+    if found.st_size > most:
+        raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and such a file at most {most:,}", str(path))
+
+
+def read_plain(path: Path, most: int = FACTS) -> bytes:
+    """All of a file that somebody else may have written: see `open_plain`."""
+    with open_plain(path, most) as file:
+        return file.read(most + 1)
+
+
+def sha256_of(path: Path, most: float = math.inf) -> str:
+    """The hash of a file of at most `most` bytes, read piece by piece: see `open_plain`."""
+    with open_plain(path, most) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def parse_json(contents: bytes) -> Any:
-    """The value of a JSON text that has one meaning: a name twice in one object, or NaN, is a ValueError."""
+def parse_json(contents: bytes | str) -> Any:
+    """The value of a JSON text that has one meaning, or a ValueError.
+
+    It refuses a name that is twice in one object, NaN, infinity, and whole numbers beyond 64 bits.
+    """
     try:
-        return json.loads(contents, object_pairs_hook=_once, parse_constant=_no_number)
+        return json.loads(
+            contents, object_pairs_hook=_once, parse_constant=_no_number, parse_int=_whole, parse_float=_finite
+        )
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -231,6 +281,18 @@ def _no_number(text: str) -> float:
     raise ValueError(f"{text} is no number of JSON")
 
 
+def _whole(text: str) -> int:
+    if len(text) > len(str(-LARGEST)) or abs(int(text)) > LARGEST:
+        raise ValueError(f"a whole number is beyond ±{LARGEST:g}")
+    return int(text)
+
+
+def _finite(text: str) -> float:
+    if math.isinf(value := float(text)):
+        raise ValueError("a number is too large")
+    return value
+
+
 def sealed(value: Json) -> Json:
     """The same facts with a checksum: the SHA-256 of the file that `pretty` makes, with zeros in the checksum's place.
 
@@ -242,7 +304,7 @@ def sealed(value: Json) -> Json:
 
 def read_sealed(path: Path) -> Json:
     """The facts in a file. One that was changed is a ValueError. One written by hand has no checksum, and no hashes."""
-    contents = path.read_bytes()
+    contents = read_plain(path)
     value = parse_json(contents)
     if not isinstance(value, dict):
         raise ValueError("no object of facts")

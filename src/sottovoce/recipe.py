@@ -16,7 +16,7 @@ from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
 from sottovoce import bases
 from sottovoce.errors import SottoError, did_you_mean
-from sottovoce.files import Json
+from sottovoce.files import Json, read_plain
 
 SYNTHETIC = "demo:"  # as data.store, before a number of users
 LARGEST = 2**63 - 1  # of whole numbers: what TOML asks for
@@ -301,7 +301,7 @@ class Recipe:
     @staticmethod
     def _read(path: Path) -> Recipe:
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_plain(path).decode()
         except FileNotFoundError:
             raise SottoError(f"there is no recipe {str(path)!r}; `sotto init` makes one") from None
         except (OSError, UnicodeDecodeError) as error:

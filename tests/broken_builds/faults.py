@@ -2987,6 +2987,34 @@ def exact_figures_that_are_forgotten():
     ReleaseFolder._note_release = lambda draft, statement: None
 
 
+# --- files that somebody else wrote ----------------------------------------------------------------------------------
+
+
+@caught_by("unit/test_files.py", "test_kind_and_size_of_a_file_are_looked_at_before_its_contents[a hole]")
+def files_of_any_size():
+    """A file is read before anyone looks at its size."""
+    from sottovoce import files
+
+    real = files._check_plain
+    files._check_plain = lambda path, found, most: real(path, found, float("inf"))
+
+
+@caught_by("unit/test_files.py", "test_a_number_that_no_file_has_is_no_json[1e999]")
+def numbers_that_are_none():
+    """What a reader of JSON takes for infinity comes through as a number."""
+    from sottovoce import files
+
+    files._finite = float
+
+
+@caught_by("unit/cli/test_main.py", "test_an_error_is_one_line_whatever_signs_its_values_have")
+def errors_that_move_the_cursor():
+    """A name in an error is printed as it is."""
+    from sottovoce.cli import main
+
+    main.printable = lambda text: text
+
+
 # --- verifying a release ---------------------------------------------------------------------------------------------
 
 

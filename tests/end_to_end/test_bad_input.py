@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import json
 import os
 import shutil
@@ -601,6 +602,35 @@ def test_a_ledger_with_an_impossible_event_is_refused(refused: Refused, run: Pat
 def test_what_does_not_begin_like_a_ledger_is_none(refused: Refused, run: Path, contents: bytes) -> None:
     (run / "ledger.jsonl").write_bytes(contents)
     assert_says(refused("resume", run), "ledger.jsonl")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "hole"])
+def test_a_ledger_that_is_no_file_or_has_gigabytes_is_refused_at_once(sotto: Sotto, tmp_path: Path, kind: str) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    os.mkfifo(ledger) if kind == "pipe" else ledger.touch()
+    if kind == "hole":
+        os.truncate(ledger, 2**33)
+    outcome = sotto("plan", "--ledger", ledger, "--delta", "1e-6")
+    assert (outcome.status, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {ledger} cannot be read (it ")
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "NaN"])
+def test_a_ledger_with_a_number_that_is_none_is_refused(refused: Refused, tmp_path: Path, number: str) -> None:
+    event = f'{{"kind": "sampled-gaussian", "noise_multiplier": {number}, "sampling": "poisson", "user_rate": 0.1}}'
+    body = f'{{"run": "a", "what": "training", "event": {event}, "count": 1}}'
+    check = hashlib.sha256(body.encode()).hexdigest()[:32]
+    (tmp_path / "ledger.jsonl").write_text(f'{body[:-1]}, "check": "{check}"}}\n')
+    line = refused("plan", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6")
+    assert_says(line, "line 1 of", "ledger.jsonl is damaged", "number")
+
+
+def test_a_record_of_round_infinity_is_refused(refused: Refused, run: Path) -> None:
+    with (run / "record.jsonl").open("a") as file:
+        file.write('{"round": Infinity}\n')
+    assert_says(refused("report", run), "record.jsonl is damaged")
 
 
 def test_an_empty_ledger_is_not_judged(refused: Refused, tmp_path: Path) -> None:

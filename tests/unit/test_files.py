@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,14 +18,20 @@ import pytest
 from power_cut import Disk
 from sottovoce.errors import InUse, SottoError
 from sottovoce.files import (
+    FACTS,
     Facts,
     as_json,
+    check_plain,
     explain_full_disk,
     from_json_number,
     in_file,
     made_aside,
     make_folder,
+    parse_json,
+    read_plain,
+    read_sealed,
     remove_partial,
+    sha256_of,
     to_json_number,
     work_folder,
     write_aside,
@@ -129,6 +136,46 @@ def test_a_folder_for_which_there_is_no_space_vanishes_and_the_same_command_may_
 def test_a_name_that_no_folder_can_have_is_refused() -> None:
     with pytest.raises(SottoError, match="NUL"), made_aside(Path("a\0b")):
         pass
+
+
+def make_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_hole(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**33)
+
+
+ODD = {"a pipe": make_pipe, "a hole": make_hole, "a folder": Path.mkdir}
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ODD)
+def test_kind_and_size_of_a_file_are_looked_at_before_its_contents(tmp_path: Path, kind: str) -> None:
+    """A pipe would keep its reader waiting for ever, and a hole of gigabytes would fill the memory."""
+    path = tmp_path / "file"
+    ODD[kind](path)
+    for read in (read_plain, read_sealed, lambda path: check_plain(path, FACTS)):
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            read(path)
+    if kind != "a hole":
+        with pytest.raises(OSError, match=re.escape(str(path))):
+            sha256_of(path)
+
+
+def test_a_file_of_the_largest_size_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1234")
+    assert read_plain(tmp_path / "file", 4) == b"1234"
+    with pytest.raises(OSError, match="it has 4 bytes, and such a file at most 3"):
+        read_plain(tmp_path / "file", 3)
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", f"{10**400}", f"{2**63}", "-" + "9" * 5000])
+def test_a_number_that_no_file_has_is_no_json(number: str) -> None:
+    with pytest.raises(ValueError, match="number"):
+        parse_json(f'{{"round": {number}}}'.encode())
+    assert parse_json(f"[{2**63 - 1}, -1e308]".encode()) == [2**63 - 1, -1e308]
 
 
 @pytest.mark.parametrize("value", [0.0, -2.5, 1e300, math.inf, -math.inf])

@@ -6,7 +6,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
 
 from sottovoce.accounting import selection
 from sottovoce.accounting.matrices import Participation, StrategyMatrix, matrix_from_json
@@ -17,6 +18,7 @@ ACCOUNTANTS = ("pld", "rdp", "moments")
 MOST_COORDINATES = 2**25  # of a vector with Skellam noise
 MOST_TOKENS = 2**16  # of one held-out user
 MOST_EXAMPLES = 10_000  # of one user: of more, an ε takes minutes
+_LEAST_NOISE = 1e-100  # beyond it and its inverse a square is no number of a computer
 ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
 TRAINED, HELD_OUT = "trained", "held-out"  # the two groups of a store's people: nobody is in both
 
@@ -55,7 +57,7 @@ class Event(ABC):
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
         """The event of the values that `to_json` wrote, without its kind."""
-        return cls(**values)
+        return cls(**_typed(cls, values))
 
 
 @dataclass(frozen=True)
@@ -292,7 +294,7 @@ class BestOfRuns(Event):
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
         run = tuple((event_from_json(one["event"]), int(one["count"])) for one in values.pop("run"))
-        return cls(run=run, **values)
+        return cls(run=run, **_typed(cls, values))
 
 
 Sampled = SampledGaussian | SampledExamples | SampledSkellam  # rounds that an accountant composes
@@ -337,9 +339,10 @@ class CorrelatedGaussian(Event):
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
-        noise_multiplier, claimed = values.pop("noise_multiplier"), values.pop("sensitivity")
-        participation = Participation(**{each.name: values.pop(each.name) for each in fields(Participation)})
-        event = cls(noise_multiplier, matrix_from_json(values), participation)
+        own = _typed(cls, {"noise_multiplier": values.pop("noise_multiplier")})
+        claimed = float(values.pop("sensitivity"))
+        joining = _typed(Participation, {each.name: values.pop(each.name) for each in fields(Participation)})
+        event = cls(**own, matrix=matrix_from_json(values), participation=Participation(**joining))
         if not math.isclose(claimed, event.sensitivity, rel_tol=1e-6):
             raise SottoError(
                 f"an event of correlated noise claims a sensitivity of {claimed:.7g}, and its strategy matrix has "
@@ -456,19 +459,41 @@ KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the e
 
 def event_from_json(data: Mapping[str, Any]) -> Event:
     """The event that `to_json` wrote."""
-    values = dict(data)
-    kind = values.pop("kind", None)
-    if kind not in KINDS:
-        raise SottoError(f"event kind={kind!r} must be one of {', '.join(KINDS)}; was it written by a newer sottovoce?")
     try:
+        values = dict(data)
+        kind = str(values.pop("kind", None))
+        if kind not in KINDS:
+            known = ", ".join(KINDS)
+            raise SottoError(f"event kind={kind!r:.80} must be one of {known}; was it written by a newer sottovoce?")
         return KINDS[kind].from_fields(values)
-    except (TypeError, KeyError) as error:
-        raise SottoError(f"event {dict(data)} cannot be read: {error}") from error
+    except (TypeError, KeyError, ValueError) as error:
+        raise SottoError(f"event {data!a:.300} cannot be read: {error}") from error
+
+
+def _typed(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Values of JSON as the fields of a class: 1 is a number too where 1.0 may stand, and nothing else is."""
+    kinds = _kinds(cls)
+    return {name: _as_field(name, kinds[name], value) if name in kinds else value for name, value in values.items()}
+
+
+@cache
+def _kinds(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _as_field(name: str, kind: Any, value: Any) -> Any:
+    allowed = get_args(kind) or (kind,)
+    if float in allowed and type(value) is int:
+        return float(value)
+    if all(isinstance(each, type) for each in allowed) and type(value) not in allowed:
+        raise TypeError(f"{name} is {value!a:.80}")
+    return value
 
 
 def _check_noise(noise_multiplier: float) -> None:
-    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+    if noise_multiplier != 0 and not _LEAST_NOISE <= noise_multiplier <= 1 / _LEAST_NOISE:  # NaN is none
         raise SettingError(
-            "{noise_multiplier} must be 0 (no noise, no privacy) or more, often 0.5 to 5",
+            f"{{noise_multiplier}} must be 0 (no noise, no privacy), or from {_LEAST_NOISE:g} to {1 / _LEAST_NOISE:g}, "
+            "often 0.5 to 5",
             noise_multiplier=noise_multiplier,
         )

@@ -6,7 +6,6 @@ each token) and `card.json`. Reading a card needs no jax.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import SottoError
-from sottovoce.files import Facts, read_sealed
+from sottovoce.files import TOKENS, Facts, parse_json, read_plain, read_sealed
 
 CARD, WEIGHTS, VOCABULARY = "card.json", "weights.safetensors", "vocabulary.txt"
 FREQUENCIES = "frequencies.txt"  # a count a line, in the order of the vocabulary
@@ -70,7 +69,7 @@ def is_name(initial: str) -> bool:
 def is_base(folder: Path) -> bool:
     """Is it the folder of a base? Its card says so: a release, a run and an export have cards of other kinds."""
     try:
-        card = json.loads((folder / CARD).read_bytes())
+        card = parse_json(read_plain(folder / CARD))
     except (OSError, ValueError):
         return False
     return isinstance(card, dict) and {"words", "text", "licence", "passes"} <= card.keys()
@@ -104,9 +103,9 @@ def read_frequencies(folder: Path) -> dict[str, int]:
     if not (folder / FREQUENCIES).is_file() or not (folder / VOCABULARY).is_file():
         return {}
     try:
-        tokens = (folder / VOCABULARY).read_text(encoding="utf-8").split("\n")
+        tokens = read_plain(folder / VOCABULARY, TOKENS).decode().split("\n")
         tokens = tokens[tokens[0].startswith("# ") :]  # the language, where a vocabulary names one
-        counts = (folder / FREQUENCIES).read_text(encoding="utf-8").split("\n")
+        counts = read_plain(folder / FREQUENCIES, TOKENS).decode().split("\n")
         return {token: int(count) for token, count in zip(tokens, counts, strict=True) if token}
     except ValueError as error:
         raise SottoError(f"cannot read {folder / FREQUENCIES} ({error}); put it back, or remove it") from None

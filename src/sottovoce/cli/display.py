@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import signal
@@ -14,12 +15,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO, cast
 
 from sottovoce.commands.live_line import duration, facts_of_rounds, fitting
+from sottovoce.errors import printable
 from sottovoce.files import Json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from sottovoce.commands.train import Progress
+
+
+class Printable(logging.Formatter):
+    """Messages of a log as lines for a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(printable, super().format(record).split("\n")))
 
 
 def at_terminal() -> bool:
@@ -55,9 +64,9 @@ def print_columns(title: str, columns: Mapping[str, Mapping[str, str]]) -> None:
     with _printed_table(title, show_header=any(columns)) as table:
         table.add_column(style="cyan", no_wrap=True)
         for name in columns:
-            table.add_column(name, justify="right")
+            table.add_column(printable(name), justify="right")
         for name in next(iter(columns.values())):
-            table.add_row(name, *(rows.get(name, "") for rows in columns.values()))
+            table.add_row(*map(_cell, (name, *(rows.get(name, "") for rows in columns.values()))))
 
 
 def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
@@ -66,7 +75,12 @@ def print_rows(title: str, rows: Sequence[Mapping[str, str]]) -> None:
         for name in rows[0]:
             table.add_column(name, justify="right", vertical="bottom", no_wrap=True)
         for row in rows:
-            table.add_row(*row.values())
+            table.add_row(*map(_cell, row.values()))
+
+
+def _cell(text: str) -> str:
+    """A cell, which may have several lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 @contextmanager
@@ -79,7 +93,7 @@ def _printed_table(title: str, **style: Any) -> Iterator[Table]:
     yield table
     console = Console(highlight=False, markup=False)  # a path may hold [brackets]
     with console.capture() as capture:
-        console.print(title, style="bold")  # a title of the table would be as narrow as the table
+        console.print(printable(title), style="bold")  # a title of the table would be as narrow as the table
         console.print(table)
     print(capture.get(), end="", flush=True)  # by itself the console would handle a closed pipe, and `main` does
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 from cyclopts import Parameter
 
-from sottovoce.cli.display import gentle_stop, print_json, print_rows, print_table, progress_of_rounds
+from sottovoce.cli.display import Printable, gentle_stop, print_json, print_rows, print_table, progress_of_rounds
 from sottovoce.cli.options import ContextValues, Flag, Json, Out, Recipe, Settings, log, option
 from sottovoce.cli.train import Yes, confirm, end_declined, end_stopped, print_result, way_on
 from sottovoce.errors import SottoError, count_of
@@ -339,6 +339,8 @@ def _device(text: str) -> tuple[str, int]:
 
 
 def _log() -> None:
-    logging.basicConfig(stream=sys.stderr, format="%(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Printable())
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     for name in ("httpx", "flwr"):  # Flower's processes have logs of their own
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import re
 import sys
@@ -14,11 +15,11 @@ from typing import NoReturn
 import cyclopts
 
 from sottovoce.cli import audit
-from sottovoce.cli.display import AskedTwice
+from sottovoce.cli.display import AskedTwice, Printable
 from sottovoce.cli.examples import add_examples
 from sottovoce.cli.options import setting_called
 from sottovoce.cores import cores
-from sottovoce.errors import LostProcess, SettingError, SottoError
+from sottovoce.errors import LostProcess, SettingError, SottoError, printable
 from sottovoce.files import FULL
 
 LONGEST_ERROR = 1200  # characters
@@ -57,10 +58,16 @@ def _share_out_cores() -> None:
         os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(cores()))
 
 
-def _print_in_order() -> None:
-    """Write each line at once: with `> log 2>&1` lines of both kinds are in the order in which they were printed."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
+def _prepare_output() -> None:
+    """Write each line at once: with `> log 2>&1` lines of both kinds are in the order in which they were printed.
+
+    What an output cannot write, such as an ε in ASCII, is written as an escape. Warnings are for a terminal, too.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(Printable())
 
 
 def _options(arguments: Sequence[str]) -> dict[str, str]:
@@ -93,9 +100,13 @@ def _unknown(error: cyclopts.UnknownOptionError, options: Collection[str]) -> st
 
 def _fail(text: str, status: int = 2) -> NoReturn:
     """Print one line, cut in the middle where a value makes it too long, and exit."""
-    line, half = " ".join(text.split()), LONGEST_ERROR // 2
+    line, half = printable(" ".join(text.split())), LONGEST_ERROR // 2
     print("error:", line if len(line) <= 2 * half else f"{line[:half]} … {line[-half:]}", file=sys.stderr)
     sys.exit(status)
+
+
+def _is_text(argument: str) -> bool:
+    return not any("\ud800" <= sign <= "\udfff" for sign in argument)
 
 
 def _needed() -> set[str]:
@@ -109,11 +120,13 @@ def _needed() -> set[str]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command. Bad input ends with status 2 and one line on standard error."""
     _share_out_cores()
-    _print_in_order()
+    _prepare_output()
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if any("\0" in argument for argument in arguments):  # a system gives none, but a caller may
             raise SottoError("an argument holds a NUL, which no path can; leave it out")
+        if broken := [each for each in arguments if not _is_text(each)]:
+            raise SottoError(f"{broken[0]!r} is not UTF-8, as all names and paths here must be; give it another name")
         arguments = audit.modern(arguments)
         app(arguments, exit_on_error=False, print_error=False)
     except SettingError as error:
@@ -131,6 +144,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         then = "`pip install sottovoce` adds it (`sotto verify` needs no jax)"
         _fail(f"this command needs {error.name}, which is not installed; {then}")
+    except UnicodeEncodeError as error:  # the path of the folder that somebody is in
+        found = error.object[error.start : error.end]
+        _fail(f"a name or path holds {found!r}, which is not UTF-8; rename that file or folder")
     except RecursionError:  # JSON of a hundred thousand brackets
         _fail("a file that was given is nested too deep to be read; put it back as it was written")
     except BrokenPipeError:  # `sotto plan … | head`

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from sottovoce.cli.display import print_json, print_table, shown_epsilon
 from sottovoce.cli.options import Json, option
-from sottovoce.errors import plain_number
+from sottovoce.errors import plain_number, printable
 
 
 def verify(
@@ -29,18 +29,18 @@ def verify(
         print_json(found.to_json())
     else:
         for note in (note for note in found.notes if note.startswith(LOUD)):
-            print(_printable(note))
+            print(printable(note))
         width = max((len(check.name) for check in found.checks), default=0)
         wide = max((len(check.result) for check in found.checks), default=0)
         for check in found.checks:
-            print(f"{check.name:{width}}  {check.result:{max(wide, 9)}}  {_printable(check.found)}")
+            print(f"{check.name:{width}}  {check.result:{max(wide, 9)}}  {printable(check.found)}")
         if found.delta is not None:
             claim = {"claimed by the statement": shown_epsilon(found.claimed or 0.0, 4)}
             computed = {one.accountant: _shown(one.epsilon) for one in found.epsilons}
             computed = computed or {"computed from the ledger": UNCHECKED}
             print_table(f"ε at δ = {plain_number(found.delta)}", claim | computed)
         for note in (note for note in found.notes if not note.startswith(LOUD)):
-            print(f"note: {_printable(note)}")
+            print(f"note: {printable(note)}")
         print("\n- ".join(["not proved by this:", *found.not_proved]))
         failed, unchecked = (
             [check.name for check in found.checks if check.result == result] for result in (FAILED, UNCHECKED)
@@ -52,11 +52,6 @@ def verify(
         print("; ".join(ends))
     if not found.verified:
         sys.exit(1)
-
-
-def _printable(text: str) -> str:
-    """What a file says, without signs that move the cursor of a terminal."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
 
 
 def _shown(epsilon: float | None) -> str:

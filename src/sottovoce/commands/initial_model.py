@@ -18,12 +18,13 @@ from sottovoce.build.assembly import build_model, filled_model, load_model, mode
 from sottovoce.build.rules import NEEDS_START
 from sottovoce.commands.stores import has_own_store
 from sottovoce.commands.verify import FAILED, OWN_CODE, verify_release
+from sottovoce.commands.verify_files import largest
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import TOKENIZER
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, option_of
 from sottovoce.errors import DamagedRun, SottoError, count_of
-from sottovoce.files import Json, read_sealed, sha256_of
+from sottovoce.files import Json, check_plain, read_sealed, sha256_of
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.hugging_face import (
@@ -300,7 +301,7 @@ def _from_file(recipe: Recipe, store: Store, fresh: LanguageModel, file: Path) -
 def load_base_weights(file: Path) -> dict[str, np.ndarray]:
     """The arrays of a file of weights. Those of a base are float16 on disk and float32 in training."""
     try:
-        arrays = load_file(file)
+        arrays = load_file(check_plain(file))
     except (SafetensorError, OSError) as error:
         raise DamagedRun(f"cannot read {file}: {error}") from None
     return {name: array.astype(np.float32) if array.dtype == np.float16 else array for name, array in arrays.items()}
@@ -389,7 +390,8 @@ def _check_signature(folder: Path) -> str:
     """Who signed the folder of a release or a base, for the statement; empty where it is not signed."""
     if not any((folder / name).exists() for name in (signature.MANIFEST, signature.SIGNATURE)):
         return ""
-    signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
+    purpose = signature.RELEASE if is_release(folder) else signature.BASE
+    signed = signature.check_folder(folder, purpose, largest)
     if faults := [*signed.file_faults, *signed.signature_faults]:
         raise DamagedRun(f"{folder} is not as its owner signed it ({'; '.join(faults)}); get it again")
     return f", signed by {signed.signer}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from sottovoce.audit.canaries import choose
@@ -12,7 +10,7 @@ from sottovoce.audit.registry import Registry
 from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.errors import DamagedRun, count_of
-from sottovoce.files import Json
+from sottovoce.files import LINES, Json, parse_json, read_plain
 from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
@@ -34,7 +32,7 @@ def read_registry(run: RunFolder, header: Json) -> Registry | None:
     if "canaries" not in header:
         return None
     try:
-        registry = Registry.from_json(json.loads(run.registry_file.read_text(encoding="utf-8")))
+        registry = Registry.from_json(parse_json(read_plain(run.registry_file, LINES)))
     except (OSError, ValueError) as error:
         raise DamagedRun(f"cannot read {run.registry_file} ({error}); put it back") from None
     if registry.digest() != header["canaries"]["registry"]:

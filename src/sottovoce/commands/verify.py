@@ -166,7 +166,8 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
         raise SottoError(f"{str(folder)!r} is not a release: {_no_release(folder)}")
     if signer is not None and not signer.startswith("SHA256:"):
         signer = _fingerprint_in(signer, folder)
-    signed = signature.check_folder(folder, signature.RELEASE if is_release(folder) else signature.BASE)
+    purpose = signature.RELEASE if is_release(folder) else signature.BASE
+    signed = signature.check_folder(folder, purpose, verify_files.largest)
     checks = [_files(signed, released=is_release(folder)), _signature(signed, signer, unsigned)]
     named = signer is not None and checks[1].result == PASSED  # the fingerprint was compared
     statement: Statement | None = None
@@ -217,6 +218,8 @@ def _read(
     charged, no_ledger = _try(lambda: _charges(release.ledger_file))
     card, _ = _try(release.read_card)
     recipe, no_recipe = _try(lambda: Recipe.of(release))
+    if not release.recipe_file.exists():
+        no_recipe = f"{RECIPE} is missing: nothing shows that the statement's facts are those of the run"
     made = {"statement": _judged("statement", _statement_faults(release, statement, no_statement), _SAME)}
     epsilons: tuple[Accounted, ...] = ()
     notes: tuple[str, ...] = ()
@@ -361,8 +364,9 @@ def _judged(name: str, faults: Iterator[str], fine: str) -> Check:
 
 
 def _files(signed: signature.Signed, *, released: bool) -> Check:
-    faults = [*signed.file_faults, *verify_files.too_large(signed.sizes)]
+    faults = list(signed.file_faults)
     if signed.unsigned:
+        faults += verify_files.too_large(signed.sizes)
         faults += [f"{name} is not a plain file" for name in map(ascii, signed.odd)]
     if released:
         faults += verify_files.unknown(signed.sizes)
@@ -664,13 +668,13 @@ def _other_faults(found: _Evidence) -> Iterator[str]:
         "epsilon_training": lambda: _least(rounds, delta),
         "epsilon_spent": lambda: _least(done, delta),
     }
-    replaceable = accounting.relation_of(event for event, _ in found.spent) == ADDED
+    relation = accounting.relation_of(event for event, _ in found.spent)
+    replaceable = relation == ADDED and found.recipe.privacy.accountant != "moments"  # which has no answer for it
     for name, compute in computed.items():
         claimed = getattr(statement, name)
-        if name == "epsilon_replaced" and not (replaceable and found.recipe.privacy.accountant != "moments"):
-            continue
         if claimed is None:
-            yield f"{name} is not stated"
+            if name != "epsilon_replaced" or replaceable:
+                yield f"{name} is not stated"
             continue
         same = not words if name == "epsilon_training" else Counter(dict(done)) == Counter(dict(found.spent))
         if name != "epsilon_replaced" and same and claimed == statement.epsilon:

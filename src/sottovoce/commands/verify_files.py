@@ -16,7 +16,7 @@ from sottovoce import bases
 from sottovoce.audit.registry import Registry
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import CHECKSUM, INFINITY, Json, as_json, parse_json, read_sealed, sha256_of
+from sottovoce.files import CHECKSUM, INFINITY, TOKENS, Json, as_json, parse_json, read_plain, read_sealed, sha256_of
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import DECLARED, RUN_NAME, StartFacts, Statement
 from sottovoce.runs import exported
@@ -42,7 +42,7 @@ _MEASURED = {
 }  # fmt: skip
 _EXPORTED = frozenset(f"{ONNX}/{name}" for name in exported.FILES)
 _LARGEST = 10**7  # bytes of a file that is read as a whole
-_LARGEST_RECORD, _LARGEST_TOKENIZER = 10**8, 10**9
+_LARGEST_RECORD, _LARGEST_MODEL = 10**8, 10**11
 _AT_ONCE = 2**22  # numbers of the weights that are in memory, of eight bytes
 # Kinds of numbers, as safetensors and numpy name them. numpy has no bfloat16.
 _FLOATS = {"F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16"}
@@ -76,9 +76,18 @@ def missing(sizes: Mapping[str, int]) -> list[str]:
 
 def too_large(sizes: Mapping[str, int]) -> list[str]:
     """Files that are larger than such a file may be. They are not opened."""
-    limits = dict.fromkeys(_READ, _LARGEST) | dict.fromkeys(FILES, _LARGEST_TOKENIZER)
-    limits |= {_RECORD: _LARGEST_RECORD, CANARIES: _LARGEST_RECORD, _EXPORT: _LARGEST}
-    return [f"{name} has more than {most:,} bytes" for name, most in limits.items() if sizes.get(name, 0) > most]
+    return [
+        f"{shown(name)} has more than {largest(name):,} bytes" for name, size in sizes.items() if size > largest(name)
+    ]
+
+
+def largest(name: str) -> int:
+    """The most bytes of a file of a release or a base, by its name."""
+    if name in (*_READ, _EXPORT):
+        return _LARGEST
+    if name in FILES:
+        return TOKENS
+    return _LARGEST_MODEL if name == WEIGHTS or name in _EXPORTED else _LARGEST_RECORD
 
 
 def check_work(events: Sequence[object]) -> None:
@@ -134,7 +143,7 @@ def round_faults(release: RunFolder, statement: Statement, card: Json) -> Iterat
         yield f"{_RECORD} has round {last}, and the statement ends after round {statement.rounds_done}"
     yield from _line_faults(lines, statement)
     file = release.record.path
-    if file.exists() and file.read_bytes() != as_lines(lines):
+    if file.exists() and read_plain(file, _LARGEST_RECORD) != as_lines(lines):
         yield f"{_RECORD} has more than its lines"
 
 
@@ -361,7 +370,7 @@ def _canary_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     if statement.canaries is None:
         yield f"{CANARIES} lists canaries, and the statement has none"
         return
-    written = parse_json(release.registry_file.read_bytes())
+    written = parse_json(read_plain(release.registry_file, _LARGEST_RECORD))
     registry = Registry.from_json(written)
     if registry.summary() != statement.canaries:
         yield f"{CANARIES} is not the registry of the statement"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import SottoError
-from sottovoce.files import PARTIAL, rename_synced
+from sottovoce.files import PARTIAL, check_plain, open_plain, rename_synced
 
 # A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
 BATCH_TOKENS = 2**22
@@ -267,7 +267,7 @@ def shard_files(folder: Path, split: str, shards: int) -> list[Path]:
 def read_rows(*paths: Path) -> Rows:
     """The rows of the files of `split_files`, one after another; those of Arrow files are views of the mapped files."""
     if paths[0].suffix == ".npz":
-        with np.load(paths[0]) as held:
+        with np.load(check_plain(paths[0])) as held:
             kept = RecordBatch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
             return Rows((RecordBatch(held["values"], held["offsets"], kept, held.get("names")),))
     mapped = [_mapped(path) for path in paths]
@@ -278,7 +278,7 @@ def _mapped(path: Path) -> tuple[list[RecordBatch], mmap.mmap]:
     import pyarrow as pa
 
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         # The users of a cohort lie far apart: reading on after each would read many times what is needed.
         _advise(mapping, "MADV_RANDOM")

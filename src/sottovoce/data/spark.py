@@ -36,12 +36,11 @@ from sottovoce.data.prepare import (
     summarise,
 )
 from sottovoce.data.splits import SplitCounts, Splits
-from sottovoce.data.store import DECLARED, SPLITS, VocabularySource
+from sottovoce.data.store import DECLARED, MOST_SHARDS, SPLITS, VocabularySource
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer, wide_tokens
 from sottovoce.errors import SettingError, SottoError
 from sottovoce.files import rename_synced, sha256_of
 
-MOST_SHARDS = 4096
 # Flags of a text: the first of its record; of a user such as "null"; of a user like a date; and of records left out.
 FIRST, NAMELESS, DATE, DROPPED, EMPTY = 1, 2, 4, 8, 16
 TEXTS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,10 +29,11 @@ from sottovoce.data.rows import (
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce.errors import SettingError, SottoError, count_of, did_you_mean
-from sottovoce.files import pretty, read_sealed, sealed, sha256_of, write_aside
+from sottovoce.files import TOKENS, pretty, read_sealed, sealed, sha256_of, write_aside
 
 FORMAT = 1
 SHARDED = 2  # the format of a store whose splits have several files: versions that know one file refuse it
+MOST_SHARDS = 4096  # files of a split
 SPLITS = ("train", "test")
 STORE_FILE = "store.json"
 SKIP = "SOTTOVOCE_SKIP_HASHES"
@@ -269,6 +271,20 @@ def made_up_names(users: int) -> list[bytes]:
     return [row.to_bytes(16, "big") for row in range(users)]
 
 
+# The kind of each fact, and what it is where it is not there; None where it must be.
+_FACTS: dict[str, tuple[type, object]] = {
+    "tokens_per_user": (int, None),
+    "vocabulary_size": (int, None),
+    "splits": (dict, None),
+    "vocabulary": (dict, dict(DECLARED)),
+    "files": (dict, {}),
+    "people": (bool, True),
+    "owners_per_record": (int, 1),
+    "every_record_is_a_user": (bool, False),
+    "practice": (bool, False),
+}
+
+
 def store_facts(folder: Path) -> dict[str, Any]:
     """The facts of `store.json`. A folder that this version cannot read as a store is refused."""
     if not folder.is_dir():
@@ -281,12 +297,20 @@ def store_facts(folder: Path) -> dict[str, Any]:
     try:
         facts = read_sealed(file)
         version = facts["format"]
-        for key in ("tokens_per_user", "vocabulary_size"):
-            facts[key]
         for split in SPLITS:
             facts["splits"][split]["users"]
-        facts.get("vocabulary", DECLARED)["source"]
-        _shards(facts)
+        for name, (kind, default) in _FACTS.items():
+            if type(facts.get(name, default)) is not kind:
+                raise ValueError(f"{name!r} is {facts.get(name)!a:.80}")
+        if not 1 <= facts["tokens_per_user"] <= LARGEST_USER:
+            raise ValueError(f"'tokens_per_user' is {facts['tokens_per_user']:,}")
+        if not 1 <= _shards(facts) <= MOST_SHARDS:
+            raise ValueError(f"it has {facts['shards']!a:.80} shards")
+        if not all(isinstance(sha256, str) for sha256 in facts.get("files", {}).values()):
+            raise ValueError("'files' has what is no hash")
+        source = facts.get("vocabulary", DECLARED)
+        source["source"]
+        float(source.get("epsilon", 0)), float(source.get("delta", 0))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = error if type(error) is ValueError else type(error).__name__
         raise damaged(folder, f"{STORE_FILE}: {reason}") from error
@@ -352,7 +376,7 @@ def _check_hash(path: Path, hashes: Mapping[str, str]) -> None:
         times = (status.st_mtime_ns, status.st_ctime_ns)
         seen = (path.resolve(), status.st_ino, status.st_size, times, hashes[path.name])
         if seen not in _checked:
-            if sha256_of(path) != hashes[path.name]:
+            if sha256_of(path, TOKENS if path.name in FILES else math.inf) != hashes[path.name]:
                 raise damaged(path.parent, f"{path.name} is not the file that {STORE_FILE} names: it was changed")
             _checked.add(seen)
     except OSError as error:

@@ -24,10 +24,10 @@ from sottovoce.data.tokenizer import (
     wide_tokens,
 )
 from sottovoce.errors import SottoError
-from sottovoce.files import Json
+from sottovoce.files import TOKENS, Json, read_plain
 
 TOKENIZER = "tokenizer.json"
-LARGEST_FILE = 2**28
+MOST_HOLES = 2**16  # ids that no token has: a file of a few bytes may have an id of any size, and each takes memory
 KINDS = {"BPE": "bpe", "Unigram": "unigram", "WordPiece": "wordpiece"}
 # In the order in which they are looked for among the added tokens of a file.
 BOS_NAMES = ("<s>", "<bos>", "<|begin_of_text|>", "<|startoftext|>", "[BOS]", "[CLS]", "<|im_start|>")
@@ -65,11 +65,7 @@ class Subwords:
         if not path.is_file():
             raise SottoError(f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; name a {TOKENIZER}")
         try:
-            if path.stat().st_size > LARGEST_FILE:
-                raise SottoError(
-                    f"{path} has more than {LARGEST_FILE:,} bytes: it is no {TOKENIZER}; name another file"
-                )
-            return cls(path.read_bytes(), str(path))
+            return cls(read_plain(path, TOKENS), str(path))
         except OSError as error:
             raise SottoError(f"cannot read {path}: {error.strerror}") from None
 
@@ -364,6 +360,11 @@ class Subwords:
             )
         if not self._ids:
             raise SottoError(f"{self.name} has no token; name another file")
+        if (holes := self.file_size - len(self._ids)) > MOST_HOLES:
+            raise SottoError(
+                f"{self.name} has an id of {self.file_size - 1:,} and {len(self._ids):,} tokens: {holes:,} ids of no "
+                f"token, more than {MOST_HOLES:,}; name another file"
+            )
         if self._unk is None and not self._writes_all:
             raise SottoError(
                 f"{self.name} cannot write every text: it has no token for what is unknown, and not all 256 bytes; "

@@ -8,7 +8,7 @@ from sottovoce.data.subwords import TOKENIZER, Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import VOCABULARY, Vocabulary
 from sottovoce.errors import SottoError
-from sottovoce.files import write_aside
+from sottovoce.files import TOKENS, check_plain, unreadable, write_aside
 
 FILES = (VOCABULARY, TOKENIZER)  # words; all else
 
@@ -30,6 +30,11 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     """The tokenizer in a folder, or of a file of that name."""
     path = Path(folder)
     path = path if path.name in FILES and not path.is_dir() else find_tokenizer(path)
+    if path.exists():
+        try:
+            check_plain(path, TOKENS)
+        except OSError as error:
+            raise SottoError(f"{unreadable(path, error)}; put it back as it was written") from None
     return Subwords.load(path) if path.name == TOKENIZER else Vocabulary.load(path)
 
 

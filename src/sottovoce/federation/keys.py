@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.errors import SottoError
-from sottovoce.files import make_folder, work_folder, write_aside
+from sottovoce.files import make_folder, read_plain, work_folder, write_aside
 
 AUTHORITY, SERVER, SERVER_KEY = "authority.pem", "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"
@@ -79,7 +79,7 @@ def days_left(path: Path, then: str) -> int:
     from cryptography import x509
 
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(read_plain(path))
     except (OSError, ValueError) as error:
         raise SottoError(f"cannot read the certificate {path} ({error}); {then}") from None
     start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
@@ -114,9 +114,7 @@ def read_public_key(path: Path) -> str:
     """The public key of a device, from the file that `write_own_key` or `ssh-keygen -t ecdsa` made."""
     make = "make one on the device with `sotto federate key`"
     try:
-        if path.stat().st_size > _LARGEST:
-            raise SottoError(f"{path} is too large for a public key; {make}")
-        contents = path.read_bytes()
+        contents = read_plain(path, _LARGEST)
     except OSError as error:
         raise SottoError(f"cannot read the public key {path} ({error.strerror}); {make}") from None
     if b"PRIVATE KEY" in contents:
@@ -159,7 +157,7 @@ def _load(key: Path) -> Any:
     from cryptography.hazmat.primitives import serialization
 
     try:
-        return serialization.load_ssh_private_key(key.read_bytes(), None)
+        return serialization.load_ssh_private_key(read_plain(key), None)
     except (OSError, TypeError, ValueError) as error:  # TypeError: it has a passphrase
         then = "copy the folder again from the server, or your own key back into it"
         raise SottoError(f"cannot read the key {key} ({error}); {then}") from None

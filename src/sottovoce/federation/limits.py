@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
@@ -14,7 +13,7 @@ import numpy as np
 from sottovoce.accounting.matrices import Participation as Allowed
 from sottovoce.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce.federation.messages import Code, Facts, Refused, Task, digest
-from sottovoce.files import sync_folder, write_aside
+from sottovoce.files import LINES, parse_json, read_plain, sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain
 
 
@@ -42,8 +41,8 @@ class Limits:
         if not path.exists():
             return Limits()
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            values = tomllib.loads(read_plain(path).decode())
+        except (OSError, ValueError, RecursionError) as error:
             raise SottoError(f"cannot read the limits {path}: {error}") from None
         known: dict[str, type] = {field.name: type(field.default) for field in fields(Limits)}
         for name, value in values.items():
@@ -170,6 +169,6 @@ class Participation:
 
 def read_json(path: Path) -> Facts:
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
+        return dict(parse_json(read_plain(path, LINES)))
     except (OSError, ValueError, TypeError) as error:
         raise SottoError(f"cannot read {path}: {error}") from None

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.errors import SottoError
+from sottovoce.files import check_plain, parse_json, read_plain, unreadable
 from sottovoce.models.contract import LanguageModel, layer_names
 
 CONFIG, TENSORS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -303,7 +304,7 @@ def _read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:
     """Every tensor of the folder, by its name without a prefix."""
     for file in _files(folder):
         try:
-            with safe_open(file, framework="np") as tensors:
+            with safe_open(check_plain(file), framework="np") as tensors:
                 for name in tensors.keys():  # noqa: SIM118
                     kind = tensors.get_slice(name).get_dtype()
                     if kind not in ("F32", "F16", "BF16", "F64"):
@@ -341,11 +342,9 @@ def _files(folder: Path) -> list[Path]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > _LARGEST_JSON:
-            raise SottoError(f"{path} is larger than {_LARGEST_JSON:,} bytes; it is not what its name says")
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise SottoError(f"cannot read {path} ({type(error).__name__}: {error}); get it again") from None
+        found = parse_json(read_plain(path, _LARGEST_JSON))
+    except (OSError, ValueError) as error:
+        raise SottoError(f"{unreadable(path, error)}; get it again") from None
     if not isinstance(found, dict):
         raise SottoError(f"{path} is not a JSON object; get it again")
     return found

@@ -16,6 +16,7 @@ from sottovoce import bases
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
 from sottovoce.errors import count_of
+from sottovoce.files import read_plain
 from sottovoce.recipe import Recipe
 from sottovoce.reporting.model_card import Described, how_good_privately, model_card, promise, rows
 from sottovoce.reporting.readme_figures import figures, planned_rounds, speaks_of_privacy
@@ -45,7 +46,7 @@ class Readme:
     @classmethod
     def of(cls, release: RunFolder, statement: Statement, recipe: Recipe | None) -> Readme | None:
         file = release.path / README
-        return cls(file.read_text(encoding="utf-8"), release, statement, recipe) if file.is_file() else None
+        return cls(read_plain(file).decode(), release, statement, recipe) if file.is_file() else None
 
     def faults(self) -> Iterator[str]:
         """Where it says other than the facts."""

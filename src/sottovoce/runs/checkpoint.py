@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import make_folder, write_aside
+from sottovoce.files import check_plain, make_folder, parse_json, write_aside
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.secrets import Secrets
@@ -127,9 +127,9 @@ def _read(path: Path) -> Checkpoint | None:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy") as file:
+        with safe_open(check_plain(path), framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            facts = json.loads((file.metadata() or {})["facts"])
+            facts = parse_json((file.metadata() or {})["facts"])
         written, number = facts.pop("sha256"), facts.pop("round")
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError):
         return None

@@ -15,8 +15,11 @@ from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.files import (
+    FACTS,
+    TOKENS,
     Json,
     check_empty,
+    check_plain,
     locked,
     made_aside,
     make_folder,
@@ -28,11 +31,13 @@ from sottovoce.files import (
     unreadable,
     write_aside,
 )
+from sottovoce.runs.card import Card
 from sottovoce.runs.record import Lines
 from sottovoce.runs.signature import MANIFEST
 
 WEIGHTS, STATEMENT = "weights.safetensors", "privacy.json"
 RECIPE = "training.toml"  # of a release: its run's recipe, without the paths
+_BYTES = 8  # of a number of the weights, at most
 AGAIN = "get the release again"  # what a reader of a release does about a damaged file
 README, ONNX, REPORT = "README.md", "onnx", "report.html"  # of a release too
 
@@ -158,7 +163,11 @@ class RunFolder:
         statement, card = self.read_statement(), self.read_card()
         if card.get("privacy") != statement:
             raise DamagedRun(f"{self.card_file} and {self.statement_file} do not say the same; {self._again}")
-        if (statement.get("files") or {}).get(name) != sha256_of(path):
+        try:
+            found = sha256_of(path, _BYTES * card.get("parameters", 0) + FACTS if name == WEIGHTS else TOKENS)
+        except OSError as error:
+            raise DamagedRun(unreadable(path, error), self._again) from None
+        if (statement.get("files") or {}).get(name) != found:
             raise DamagedRun(f"{path} is not the file that privacy.json names: it was changed; {self._again}")
         return path
 
@@ -173,7 +182,12 @@ class RunFolder:
         return _read_facts(self.statement_file, self._again)
 
     def read_card(self) -> Json:
-        return _read_facts(self.card_file, self._again)
+        card = _read_facts(self.card_file, self._again)
+        try:
+            Card.from_json(card)
+        except (TypeError, ValueError) as error:
+            raise DamagedRun(unreadable(self.card_file, error), self._again) from None
+        return card
 
     def save_audit(self, name: str, value: Json, figure: bytes | None) -> None:
         make_folder(self.audits, 0o700)
@@ -218,7 +232,7 @@ def load_arrays(path: Path, then: str) -> dict[str, np.ndarray]:
     from safetensors.numpy import load_file
 
     try:
-        return load_file(path)
+        return load_file(check_plain(path))
     except (SafetensorError, OSError) as error:
         raise DamagedRun(f"cannot read {path} ({error}); {then}") from None
 

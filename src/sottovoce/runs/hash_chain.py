@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import Json, append_synced, parse_json, unreadable
+from sottovoce.files import LINES, Json, append_synced, parse_json, read_plain, unreadable
 
 _CHECKED = re.compile(rb'(.*), "check": "([0-9a-f]{32})"\}', re.DOTALL)
 
@@ -36,7 +36,7 @@ class Chain:
         chain = Chain(path, private=private)
         head = _read_head(path)  # before the lines, because a line is written before its head
         try:
-            contents = path.read_bytes()
+            contents = read_plain(path, LINES)
         except OSError as error:
             raise DamagedRun(unreadable(path, error)) from None
         *whole, last = contents.split(b"\n")
@@ -142,7 +142,10 @@ def _head_of(path: Path) -> Path:
 
 def _read_head(path: Path) -> str:
     head = _head_of(path)
-    check = head.read_text(encoding="latin-1") if head.exists() else ""
+    try:
+        check = read_plain(head).decode("latin-1") if head.exists() else ""
+    except OSError as error:
+        raise DamagedRun(unreadable(head, error)) from None
     if check and not re.fullmatch("[0-9a-f]{32}", check):
         raise DamagedRun(
             f"{head} is damaged, and cannot show lines lost at the end of {path.name}",

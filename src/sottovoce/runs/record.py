@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from sottovoce.errors import DamagedRun
-from sottovoce.files import Json, sync_folder, write_aside
+from sottovoce.files import LINES, Json, as_json, parse_json, read_plain, sync_folder, unreadable, write_aside
 
 
 def coarse_count(people: int) -> int:
@@ -66,9 +66,13 @@ class Lines:
         if not self.path.exists():
             return []
         entries = []
-        for number, line in enumerate(self.path.read_bytes().split(b"\n")[:-1], 1):
+        try:
+            lines = read_plain(self.path, LINES).split(b"\n")[:-1]
+        except OSError as error:
+            raise DamagedRun(unreadable(self.path, error), self._then) from None
+        for number, line in enumerate(lines, 1):
             try:
-                entry = json.loads(line)
+                entry = parse_json(line)
                 entries.append({**entry, "round": int(entry["round"])})
             except (KeyError, TypeError, ValueError):
                 raise DamagedRun(f"line {number} of {self.path} is damaged", self._then) from None
@@ -87,4 +91,4 @@ class Lines:
 
 
 def _line(entry: Json) -> bytes:
-    return json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+    return json.dumps(as_json(entry), ensure_ascii=False, allow_nan=False).encode() + b"\n"

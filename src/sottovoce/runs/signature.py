@@ -12,16 +12,17 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import math
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sottovoce.errors import SottoError
-from sottovoce.files import make_folder, sha256_of, sync_folder, write_aside
+from sottovoce.files import make_folder, open_plain, read_plain, sha256_of, sync_folder, write_aside
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -69,7 +70,7 @@ def load_key(path: Path) -> Ed25519PrivateKey:
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
             raise SottoError(f"others may read or write the key {path}; forbid it with `chmod 600 {path}`")
-        contents = path.read_bytes()
+        contents = read_plain(path)
         read = serialization.load_ssh_private_key if b"OPENSSH" in contents else serialization.load_pem_private_key
         key = read(contents, password=None)
     except (OSError, TypeError, ValueError, UnsupportedAlgorithm) as error:
@@ -118,7 +119,7 @@ def fingerprint(key: Ed25519PublicKey) -> str:
 
 def public_fingerprint(file: Path) -> str:
     """That of a public key in OpenSSH's form, as `signer.pub` of a release has it."""
-    match file.read_bytes()[:_LARGEST].split():
+    match read_plain(file, _LARGEST).split():
         case [kind, encoded, *_] if kind == _TYPE:
             return "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(encoded)).digest()).decode().rstrip("=")
     raise SottoError(f"{file} is not a public key of the kind {_TYPE.decode()}; name the owner's signer.pub")
@@ -128,7 +129,7 @@ def sign_folder(folder: Path, key: Ed25519PrivateKey, purpose: str) -> None:
     """List all files of a finished folder and sign the list."""
     public = key.public_key()
     write_aside(folder / SIGNER, b"ssh-ed25519 " + base64.b64encode(_blob(public)) + b"\n")
-    found = _walk(folder)
+    found = _walk(folder, _any)
     if found.odd:
         raise SottoError(f"{folder / found.odd[0]} is not a plain file; a signed folder has no others")
     listed = sorted((name, sha256) for name, sha256 in found.hashes.items() if name not in (MANIFEST, SIGNATURE))
@@ -143,21 +144,32 @@ def sign_folder(folder: Path, key: Ed25519PrivateKey, purpose: str) -> None:
     write_aside(folder / SIGNATURE, b"\n".join([_BEGIN, *lines, _END, b""]))
 
 
-def check_folder(folder: Path, purpose: str) -> Signed:
+def _any(name: str) -> float:
+    """No file is too large."""
+    return math.inf
+
+
+def check_folder(folder: Path, purpose: str, largest: Callable[[str], float] = _any) -> Signed:
     """Check every file of a folder and the signature. No file is opened because the list names it.
+
+    Args:
+        folder: what was signed.
+        purpose: what for.
+        largest: the most bytes of a file, by its name. A larger one is a fault, and is not opened.
 
     Guarantee: with a `signer` and no fault, the folder has the files that were signed, with their contents, and no
     others but `not_signed`.
     """
-    found = _walk(folder)
+    found = _walk(folder, largest)
     return replace(_checked(folder, purpose, found), sizes=found.sizes, odd=found.odd)
 
 
 def _checked(folder: Path, purpose: str, found: _Found) -> Signed:
     own = {MANIFEST, SIGNATURE, SIGNER}
-    if not own & (set(found.hashes) | set(found.odd)):
+    if not own & (set(found.sizes) | set(found.odd)):
         return Signed(not_signed=found.skipped, unsigned=True)
     file_faults = [f"{_shown(name)} is not a plain file" for name in found.odd]
+    file_faults += [f"{_shown(name)} is too large" for name in sorted(found.sizes.keys() - found.hashes.keys())]
     manifest = _read(folder / MANIFEST) if MANIFEST in found.hashes else None
     if manifest is None:
         return Signed(None, (*file_faults, f"{MANIFEST} is missing"), (f"{MANIFEST} is missing",), found.skipped)
@@ -167,7 +179,7 @@ def _checked(folder: Path, purpose: str, found: _Found) -> Signed:
         file_faults.append(f"{MANIFEST} is not a list of files ({error})")
     else:
         there = {name: sha256 for name, sha256 in found.hashes.items() if name not in (MANIFEST, SIGNATURE)}
-        file_faults += [f"{name} is missing" for name in sorted(listed.keys() - there.keys() - set(found.odd))]
+        file_faults += [f"{name} is missing" for name in sorted(listed.keys() - set(found.sizes) - set(found.odd))]
         file_faults += [f"{_shown(name)} was added" for name in sorted(there.keys() - listed.keys())]
         both = sorted(listed.keys() & there.keys())
         file_faults += [f"{name} was changed" for name in both if there[name] != listed[name]]
@@ -192,8 +204,8 @@ class _Found:
     skipped: tuple[str, ...]
 
 
-def _walk(folder: Path) -> _Found:
-    """The hash of every plain file in a folder. Links are not followed."""
+def _walk(folder: Path, largest: Callable[[str], float]) -> _Found:
+    """The hash of every plain file in a folder that is not too large. Links are not followed."""
     hashes, sizes, odd = {}, {}, []
     skipped = tuple(name for name in NOT_RELEASED if os.path.lexists(folder / name))
     for name, path in _entries(folder, folder):
@@ -202,7 +214,9 @@ def _walk(folder: Path) -> _Found:
         try:
             found = path.lstat()
             if stat.S_ISREG(found.st_mode):
-                hashes[name], sizes[name] = sha256_of(path), found.st_size
+                if found.st_size <= largest(name):
+                    hashes[name] = sha256_of(path)
+                sizes[name] = found.st_size
                 continue
         except OSError:  # such as a path that is too long: it was not read
             pass
@@ -224,7 +238,7 @@ def _shown(name: str) -> str:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with open_plain(path) as file:
         return file.read(_LARGEST)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import runpy
 import subprocess
@@ -109,6 +110,43 @@ def test_lines_of_both_kinds_in_one_file_are_in_the_order_in_which_they_were_pri
         main(["demo"])
         written = log.read_text()
     assert written == "plan\nround 1\nreport\n"
+
+
+def test_an_error_is_one_line_whatever_signs_its_values_have(monkeypatch, capsys):
+    """Names of files and columns are somebody's choice: none moves the cursor of a terminal, or ends a line."""
+    failing(monkeypatch, SottoError("no column 'a\x1b[2K\x1b[1Gall is well\x9b\u202e\x7f\nb\udcff'; name another"))
+    assert status_of(["prepare", "c.csv"]) == 2
+    line = capsys.readouterr().err
+    assert line == "error: no column 'a\\x1b[2K\\x1b[1Gall is well\\x9b\\u202e\\x7f b\\udcff'; name another\n"
+
+
+def test_an_argument_that_is_not_utf_8_is_refused(capsys):
+    assert status_of(["verify", os.fsdecode(b"caf\xe9")]) == 2
+    assert capsys.readouterr().err.startswith(r"error: 'caf\udce9' is not UTF-8")
+
+
+def test_a_folder_that_is_not_utf_8_is_one_line(monkeypatch, capsys):
+    """Its path may come into a file, such as a recipe, though nobody named it."""
+    failing(monkeypatch, UnicodeEncodeError("utf-8", "/caf\udce9/store", 4, 5, "surrogates not allowed"))
+    assert status_of(["train", "demo"]) == 2
+    assert capsys.readouterr().err.startswith(r"error: a name or path holds '\udce9', which is not UTF-8")
+
+
+def test_what_an_output_cannot_write_is_an_escape(monkeypatch):
+    """As `PYTHONIOENCODING=ascii sotto plan`, which stopped at the first ε."""
+
+    def command(*_: object, **__: object) -> None:
+        print("ε = 2")
+        print("δ", file=sys.stderr)
+
+    monkeypatch.setattr(entry, "app", command)
+    written = {}
+    for name in ("stdout", "stderr"):
+        written[name] = io.BytesIO()
+        monkeypatch.setattr(sys, name, io.TextIOWrapper(written[name], encoding="ascii"))
+    main(["plan"])
+    sys.stderr.flush()
+    assert [written[name].getvalue() for name in written] == [b"\\u03b5 = 2\n", b"\\u03b4\n"]
 
 
 @pytest.mark.parametrize("verb", [name for name in app if not name.startswith("-")])

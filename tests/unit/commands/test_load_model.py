@@ -19,7 +19,7 @@ from sottovoce.errors import DamagedRun, SottoError
 
 @pytest.mark.slow
 def test_a_release_suggests_and_evaluates_as_its_run_does(run, release, store, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta: None)
+    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
     before, loaded, of_run = files_of(release), load_model(release), load_model(run.path)
     assert loaded.statement.epsilon == of_run.statement.epsilon
     assert {word for word, _ in loaded.suggest("red", count=2)} <= set(WORDS)

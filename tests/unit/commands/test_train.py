@@ -45,7 +45,7 @@ def test_training_opens_and_hashes_its_store_once(recipe, store, tmp_path, monke
         return real_open(cls, folder, split, **more)
 
     monkeypatch.setattr(Store, "open", classmethod(count_open))
-    monkeypatch.setattr(stores, "sha256_of", lambda path: hashed.append(path.name) or real_hash(path))
+    monkeypatch.setattr(stores, "sha256_of", lambda path, most: hashed.append(path.name) or real_hash(path, most))
     monkeypatch.setattr(stores.Rows, "chunks", lambda self: read.append(1) or real_rows(self))
     sottovoce.train(recipe, tmp_path / "run")
     assert sorted(opened) == ["test", "train"]

@@ -585,6 +585,14 @@ def test_a_lie_that_the_folder_shows_fails(whole, lie):
     assert results(verify_release(whole(changed)))[check] == FAILED
 
 
+def test_by_moments_one_user_replaced_has_an_epsilon_or_none(whole):
+    recipe = rewrite("training.toml", 'accountant = "pld"', 'accountant = "moments"')
+    named = {"accountant": "moments accountant (Abadi et al. 2016, orders 1 to 32)"}
+    assert verify_release(whole(named | {"epsilon_replaced": None}, recipe)).verified
+    lie = verify_release(whole(named | {"epsilon_replaced": 0.1}, recipe))
+    assert said(lie, "other epsilons").startswith("epsilon_replaced = 0.1 is claimed, and it comes to")
+
+
 def test_words_are_charged_what_they_are_said_to_have_cost(whole):
     changed, _ = SHOWN_BY_THE_FOLDER["a vocabulary that cost more than was charged"]
     fault = said(verify_release(whole(changed)), "ledger")
@@ -1551,6 +1559,7 @@ def test_without_a_recipe_a_release_fails_with_or_without_a_signature(whole):
     folder = whole(after=without("training.toml"))
     found = verify_release(folder)
     assert results(found)["files"] == results(found)["recipe"] == FAILED
+    assert said(found, "recipe").startswith("training.toml is missing: nothing shows")
     for name in (signature.MANIFEST, signature.SIGNATURE, signature.SIGNER):
         (folder / name).unlink()
     unsigned = verify_release(folder, unsigned=True)

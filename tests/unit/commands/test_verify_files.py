@@ -84,8 +84,12 @@ def test_whole_numbers_and_bfloat16_are_looked_at(tmp_path):
 
 
 def test_a_file_that_is_read_whole_has_a_largest_size():
-    assert too_large({"privacy.json": 10**7, "weights.safetensors": 10**12}) == []
+    assert too_large({"privacy.json": 10**7, "weights.safetensors": 10**11}) == []
     assert too_large({"privacy.json": 10**7 + 1}) == ["privacy.json has more than 10,000,000 bytes"]
+    assert too_large({"weights.safetensors": 10**11 + 1, "report.html": 10**8 + 1}) == [
+        "weights.safetensors has more than 100,000,000,000 bytes",
+        "report.html has more than 100,000,000 bytes",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -250,13 +250,31 @@ def test_a_file_is_hashed_once_in_a_process_and_again_when_it_changed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hashed, real = [], store_module.sha256_of
-    monkeypatch.setattr(store_module, "sha256_of", lambda path: hashed.append(path.name) or real(path))
+    monkeypatch.setattr(store_module, "sha256_of", lambda path, most: hashed.append(path.name) or real(path, most))
     for _ in range(3):
         Store.open(folder)
     assert hashed == ["train.arrow", "vocabulary.txt"]
     (folder / "train.arrow").touch()
     Store.open(folder)
     assert hashed == ["train.arrow", "vocabulary.txt", "train.arrow"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tokens_per_user", 2**62),
+        ("tokens_per_user", "16"),
+        ("files", 1),
+        ("files", {"train.arrow": []}),
+        ("practice", "no"),
+        ("vocabulary", {"source": "private", "epsilon": "much", "delta": 1e-6}),
+    ],
+)
+def test_a_fact_of_another_kind_is_named(folder: Path, name: str, value: object) -> None:
+    facts = json.loads((folder / "store.json").read_text())
+    (folder / "store.json").write_bytes(pretty(sealed({**facts, name: value})))
+    with pytest.raises(SottoError, match=r"store\.json: "):
+        Store.open(folder)
 
 
 def test_a_store_of_before_there_were_hashes_is_read(folder: Path) -> None:

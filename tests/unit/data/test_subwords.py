@@ -133,6 +133,18 @@ def _refused(tmp_path: Path, contents: bytes) -> str:
     return str(caught.value)
 
 
+@pytest.mark.timeout(20)
+def test_an_id_far_beyond_the_tokens_is_refused_at_once(tmp_path: Path) -> None:
+    """Every id takes memory and time, and a file of a few bytes may have one of any size."""
+    contents = json.loads(BYTES.contents)
+    contents["model"]["vocab"]["Ā"] = 2**26
+    line = _refused(tmp_path, json.dumps(contents).encode())
+    assert "has an id of 67,108,864 and 258 tokens" in line
+    contents["model"]["vocab"]["Ā"] = 300  # some have no token
+    (tmp_path / "tokenizer.json").write_text(json.dumps(contents))
+    assert Subwords.load(tmp_path / "tokenizer.json").size == 301
+
+
 def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path: Path) -> None:
     for path, reason in ((tmp_path / "none.json", "does not exist"), (tmp_path, "is a folder")):
         with pytest.raises(SottoError, match=reason):

@@ -15,7 +15,7 @@ from sottovoce.accounting import rounded_up
 from sottovoce.commands.export import find_export
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
-from sottovoce.files import made_aside, pretty, sha256_of, write_aside
+from sottovoce.files import LINES, made_aside, parse_json, pretty, read_plain, sha256_of, write_aside
 from sottovoce.runs.exported import CANARIES, PIECES, is_for_owner_alone, plain_file, read_manifest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.web.keyboard.vendor import check_vendored
@@ -152,7 +152,7 @@ def read_canaries(folder: Path) -> list[Secret]:
     if not path.is_file():
         return []
     try:
-        registry = json.loads(plain_file(path).read_text(encoding="utf-8"))
+        registry = parse_json(read_plain(plain_file(path), LINES))
         prefix, pairs = int(registry["prefix"]), zip(registry["secrets"], registry["holders"], strict=True)
         return [Secret(tuple(words[:prefix]), tuple(words[prefix:]), int(holders)) for words, holders in pairs]
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, TypedDict
 
 from sottovoce.data.store import store_facts
 from sottovoce.errors import SottoError
+from sottovoce.files import LINES, parse_json, read_plain
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.record import without_evaluations
@@ -111,7 +112,7 @@ class NewLines(NamedTuple):
 def read_new_lines(path: Path, position: Position) -> NewLines:
     """The whole lines after a position. An unfinished line is read later; a damaged line is skipped."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path, LINES)
     except OSError:  # not written yet, or deleted
         data = b""
     whole = data[: data.rfind(b"\n") + 1]
@@ -138,7 +139,7 @@ def _shown(kind: str, line: Row) -> Row:
 
 
 def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo:
-    recipe, statement = _read(folder.recipe_file, tomllib.loads), _read(folder.statement_file, json.loads)
+    recipe, statement = _read(folder.recipe_file, tomllib.loads), _read(folder.statement_file, parse_json)
     run, privacy = recipe.get("run", {}), recipe.get("privacy", {})
     return {
         "name": name,
@@ -220,8 +221,8 @@ def _is_exact(folder: RunFolder, may_show_exact: MayShow) -> bool:
 
 def _read(path: Path, parse: Callable[[str], object]) -> dict:
     try:
-        values = parse(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # not written yet
+        values = parse(read_plain(path).decode())
+    except (OSError, ValueError, RecursionError):  # not written yet
         return {}
     return values if isinstance(values, dict) else {}
 

@@ -212,8 +212,8 @@ def test_diagnostics_are_not_opened_unless_internal(run, monkeypatch):
     exact = {"round": 1, "users": 7, "seconds": 0.5, "norm_quantiles": [1.0, 2.0, 3.0], "loss": 4.0, "weight": 6.5}
     Lines(run / "diagnostics.jsonl", private=True).append(exact)
     opened: list[str] = []
-    read = Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: opened.append(path.name) or read(path))
+    read = follow.read_plain
+    monkeypatch.setattr(follow, "read_plain", lambda path, *most: opened.append(path.name) or read(path, *most))
     told = b"".join(message.encode() for message in Follower([run], may_show_exact).poll())
     assert "record.jsonl" in opened
     assert "diagnostics.jsonl" not in opened
