@@ -22,10 +22,10 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
 
@@ -46,10 +46,10 @@ KINDS = {
 }
 # Two devices add all that they must; the server tops up to z.
 DEVICES = '[federation]\naggregation = "masked"\nsurvivors = 2\nnoise = "devices"\nserver_noise_multiplier = 1.2\n'
-USERS, COHORT, APART = 32, 8, 4  # all users are asked once in four rounds
+USERS, COHORT, APART = 8, 2, 4  # all users are asked once in four rounds
 
 
-def people(users: int = 40, name: str = "u") -> list[tuple[str, str]]:
+def people(users: int = 10, name: str = "u") -> list[tuple[str, str]]:
     """Made up: pairs of a user and their text."""
     generator = Random(0)
     return [(f"{name}{user}", " ".join(generator.choices(WORDS, k=12))) for user in range(users)]
@@ -60,15 +60,23 @@ def write_people(path: Path, pairs: Sequence[tuple[str, str]]) -> Path:
     return path
 
 
-def write_recipe(path: Path, rounds: int, more: str, *, store: Path | None = None, sections: str = "") -> Path:
-    """A recipe whose users have updates of zero. Nobody is drawn by chance: a run is one Gaussian mechanism."""
-    store_line = f"[data]\nstore = {json.dumps(str(store))}\n" if store else ""
+def write_recipe(
+    path: Path, rounds: int, more: str, *, store: Path | None = None, sections: str = "", everybody: bool = False
+) -> Path:
+    """A recipe whose users have updates of zero, asked in turn or everybody in every round.
+
+    Nobody is drawn by chance: a run is one Gaussian mechanism.
+    """
+    asked = f"cohort = {USERS}\n"
+    if not everybody:
+        asked = f"cohort = {COHORT}\nsampling = 'min_separation'\nmin_separation = {APART}\n"
+        asked += f"participations = {-(-rounds // APART)}\n"
     path.write_text(
-        f"{store_line}{MODEL}[local]\nbatch = 2\nunroll = 5\nlearning_rate = 1e-30\n"
-        f"[privacy]\nusers = {USERS}\ncohort = {COHORT}\nsampling = 'min_separation'\nmin_separation = {APART}\n"
-        f"participations = {-(-rounds // APART)}\nclip_norm = 32.0\nnoise_multiplier = 1.5\ndelta = 1e-3\n"
-        f"accountant = 'pld'\n{more}"
-        f"[run]\nrounds = {rounds}\nevaluate_every = 0\ncheckpoint_every = 1\nblock = 8\n{sections}"
+        (f"[data]\nstore = {json.dumps(str(store))}\n" if store else "")
+        + f"{MODEL}[local]\nbatch = 2\nunroll = 5\nlearning_rate = 1e-30\n"
+        + f"[privacy]\nusers = {USERS}\n{asked}"
+        + f"clip_norm = 16.0\nnoise_multiplier = 1.5\ndelta = 1e-3\naccountant = 'pld'\n{more}"
+        + f"[run]\nrounds = {rounds}\nevaluate_every = 0\ncheckpoint_every = 1\nblock = 4\n{sections}"
     )
     return path
 
@@ -99,6 +107,7 @@ class Charge:
     participations: int
     min_separation: int
     column: np.ndarray  # of the strategy matrix C, which has the same numbers along each diagonal
+    extra: float = 0.0  # variance that one device beyond those that must survive adds, over the charged one
 
     @staticmethod
     def of(run: Path) -> Charge:
@@ -108,12 +117,14 @@ class Charge:
         total_weight = privacy["total_weight"] or privacy["users"]
         column = np.zeros(rounds)
         column[0] = 1
-        given = privacy.get("noise_coefficients", [])
-        if privacy["noise"] == "banded":
+        noise, given = privacy.get("noise", "independent"), privacy.get("noise_coefficients", [])
+        if noise == "banded":
             column[: len(given)] = given[:rounds]
-        elif privacy["noise"] == "blt":
+        elif noise == "blt":
             for scale, decay in zip(given, privacy["noise_decays"], strict=True):
                 column[1:] += scale * decay ** np.arange(rounds - 1)
+        in_turn = privacy["sampling"] == "min_separation"
+        assert in_turn or privacy["cohort"] == privacy["users"], "who is drawn by chance is hidden, and costs less"
         return Charge(
             epsilon=statement["epsilon"],
             delta=statement["delta"],
@@ -121,10 +132,17 @@ class Charge:
             rate=recipe["server"]["learning_rate"],
             one_user=privacy["clip_norm"] / (privacy["cohort"] / privacy["users"] * total_weight),
             factor=2 if "replace" in statement["relation"] else 1,
-            participations=privacy["participations"],
-            min_separation=privacy["min_separation"],
+            participations=privacy["participations"] if in_turn else rounds,
+            min_separation=privacy["min_separation"] if in_turn else 1,
             column=column,
+            extra=_extra_share(recipe),
         )
+
+    def covariance(self, rounds: Sequence[int]) -> np.ndarray:
+        """Of one coordinate of the steps from each of these models to the next: over rounds, (AC⁻¹)(AC⁻¹)ᵀσ²."""
+        released = np.linalg.inv(self.matrix)
+        steps = np.array([released[start:end].sum(axis=0) for start, end in pairwise(rounds)])
+        return (self.rate * self.std) ** 2 * steps @ steps.T
 
     @property
     def matrix(self) -> np.ndarray:
@@ -136,7 +154,7 @@ class Charge:
         """All sets of rounds, from 0, that one user may join."""
         for count in range(1, self.participations + 1):
             for rounds in combinations(range(len(self.column)), count):
-                if all(later - earlier >= self.min_separation for earlier, later in zip(rounds, rounds[1:])):  # noqa: B905, RUF007
+                if all(later - earlier >= self.min_separation for earlier, later in pairwise(rounds)):
                     yield rounds
 
     @property
@@ -158,11 +176,62 @@ class Charge:
             found = max(found, float(np.linalg.norm(self.matrix @ (np.sqrt(times) * joined))))
         return self.factor * found * self.one_user / self.std
 
-    def covariance(self, rounds: Sequence[int]) -> np.ndarray:
-        """Of one coordinate of the steps from each of these models to the next: over rounds, (AC⁻¹)(AC⁻¹)ᵀσ²."""
-        released = np.linalg.inv(self.matrix)
-        steps = np.array([released[start:end].sum(axis=0) for start, end in zip(rounds, rounds[1:])])  # noqa: B905, RUF007
-        return (self.rate * self.std) ** 2 * steps @ steps.T
+
+def _extra_share(recipe: dict) -> float:
+    """A device adds as much that those which must survive, without those that may collude, have z_s together."""
+    federation = recipe.get("federation", {})
+    if federation.get("noise") != "devices":
+        return 0.0
+    honest = federation["survivors"] - federation.get("colluding", 0)
+    return (federation["server_noise_multiplier"] / recipe["privacy"]["noise_multiplier"]) ** 2 / honest
+
+
+# --- processes -------------------------------------------------------------------------------------------------------
+
+COMMAND = Path(sys.executable).with_name("sotto")
+PATIENCE = 600.0  # seconds, on a machine that has much else to do
+
+
+class Processes:
+    """Commands in processes of their own, whose output goes to files."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.started: list[subprocess.Popen] = []
+
+    def start(self, *arguments: object) -> subprocess.Popen:
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "SOTTO_SECRET": "known to the processes of a run"}
+        environment.pop("JAX_NUM_CPU_DEVICES", None)  # of a command that another test ran in this process
+        with open(self.folder / f"log-{len(self.started)}", "wb") as log:
+            process = subprocess.Popen([COMMAND, *map(str, arguments)], env=environment, stdout=log, stderr=log)
+        self.started.append(process)
+        return process
+
+    def run(self, *arguments: object) -> None:
+        process = self.start(*arguments)
+        assert process.wait(PATIENCE) == 0, self.said(process)
+
+    def said(self, process: subprocess.Popen) -> str:
+        return (self.folder / f"log-{self.started.index(process)}").read_text()[-3000:]
+
+    def logs(self) -> str:
+        return "\n".join(f"== {process.args}\n{self.said(process)}" for process in self.started[-6:])
+
+
+@contextmanager
+def processes_in(folder: Path) -> Iterator[Processes]:
+    processes = Processes(folder)
+    try:
+        yield processes
+    finally:
+        for process in processes.started:
+            process.kill()
+            process.wait()
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return f"127.0.0.1:{free.getsockname()[1]}"
 
 
 # --- what is seen ----------------------------------------------------------------------------------------------------
@@ -191,6 +260,16 @@ class Seen:
                         self.files.setdefault(int(named[1]), []).append(path.read_bytes())
                         self._known.add(known)
         return len(self.files)
+
+    def wait(self, rounds: int, group: Sequence[subprocess.Popen], processes: Processes, seconds: float = PATIENCE):
+        """Look until so many rounds have been seen, or the processes of the run have ended, or the time is up."""
+        until = time.monotonic() + seconds
+        while self.look() < rounds and time.monotonic() < until:
+            if all(process.poll() is not None for process in group):
+                self.look()
+                return
+            time.sleep(0.002)
+        assert seconds < PATIENCE or time.monotonic() < until, processes.logs()
 
     def models(self, like: Seen | None = None) -> dict[int, list[np.ndarray]]:
         """One vector for each different model of a round.
@@ -227,20 +306,25 @@ def times_charged(run: Path) -> dict[int, int]:
 
 # --- does it fit -----------------------------------------------------------------------------------------------------
 
-# All tests together raise a false alarm with a chance below 1e-9: they look at fewer than 10,000 chances.
-UNLIKELY = 1e-9 / 10_000
+# All tests together raise a false alarm with a chance below 1e-9: they look at fewer than 100,000 chances.
+UNLIKELY = 1e-9 / 100_000
 TAILS = (2.0, 3.0, 4.0, 5.0)  # standard deviations
 STEPS_IN_NOISE = 2.0**32  # at most so many steps of the public grid are in a standard deviation
 
 
-def white_noise(charge: Charge, models: dict[int, np.ndarray]) -> np.ndarray:
+def white_noise(charge: Charge, models: dict[int, np.ndarray], variances: Sequence[float] = ()) -> np.ndarray:
     """The steps between models, one row each, without what is known of their size and correlation.
 
     Where the noise is what was charged, all these numbers are independent and standard normal. (Rounding to float32 is
-    a millionth of the noise or less.)
+    a millionth of the noise or less.) A step may have one of several variances, over that which is charged: the nearest
+    counts.
     """
     steps = np.diff([models[number] for number in sorted(models)], axis=0)
-    return np.linalg.solve(np.linalg.cholesky(charge.covariance(sorted(models))), steps)
+    white = np.linalg.solve(np.linalg.cholesky(charge.covariance(sorted(models))), steps)
+    if variances:
+        seen = np.mean(np.square(white), axis=1, keepdims=True)
+        white /= np.sqrt(np.array(variances)[np.argmin(np.abs(np.log(seen / variances)), axis=1)])[:, None]
+    return white
 
 
 def what_is_wrong_with(white: np.ndarray) -> list[str]:
@@ -308,7 +392,7 @@ def steps_in_noise(first: np.ndarray, start: np.ndarray, std: float) -> float:
     return std / 2.0 ** float(np.min(np.log2(lowest.astype(np.float64)) + exponent - 53))
 
 
-def what_is_wrong_with_run(seen: Seen) -> list[str]:
+def what_is_wrong_with_run(seen: Seen, variances: Sequence[float] = ()) -> list[str]:
     """All that does not fit of a run that has ended."""
     charge, models, charged = Charge.of(seen.run), seen.models(), times_charged(seen.run)
     found: list[str] = []
@@ -318,59 +402,4 @@ def what_is_wrong_with_run(seen: Seen) -> list[str]:
     for number, different in models.items():
         if len(different) > (charged.get(number, 0) if number else 1):
             found.append(f"{len(different)} different models of round {number}, charged {charged.get(number, 0)} times")
-    return found + what_is_wrong_with(white_noise(charge, {number: each[-1] for number, each in models.items()}))
-
-
-# --- processes -------------------------------------------------------------------------------------------------------
-
-COMMAND = Path(sys.executable).with_name("sotto")
-PATIENCE = 600.0  # seconds, on a machine that has much else to do
-
-
-class Processes:
-    """Commands in processes of their own, whose output goes to files; all of them are ended at the end."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.started: list[subprocess.Popen] = []
-
-    def start(self, *arguments: object) -> subprocess.Popen:
-        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "SOTTO_SECRET": "known to the processes of a run"}
-        environment.pop("JAX_NUM_CPU_DEVICES", None)  # of a command that another test ran in this process
-        with open(self.folder / f"log-{len(self.started)}", "wb") as log:
-            process = subprocess.Popen([COMMAND, *map(str, arguments)], env=environment, stdout=log, stderr=log)
-        self.started.append(process)
-        return process
-
-    def run(self, *arguments: object) -> None:
-        process = self.start(*arguments)
-        assert process.wait(PATIENCE) == 0, self.said(process)
-
-    def said(self, process: subprocess.Popen) -> str:
-        return (self.folder / f"log-{self.started.index(process)}").read_text()[-3000:]
-
-    def logs(self) -> str:
-        return "\n".join(f"== {process.args}\n{self.said(process)}" for process in self.started[-6:])
-
-
-@contextmanager
-def processes_in(folder: Path) -> Iterator[Processes]:
-    processes = Processes(folder)
-    try:
-        yield processes
-    finally:
-        for process in processes.started:
-            process.kill()
-            process.wait()
-
-
-def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return f"127.0.0.1:{free.getsockname()[1]}"
-
-
-def until(happened: Callable[[], object], processes: Processes) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, processes.logs()
-        time.sleep(0.002)
+    return found + what_is_wrong_with(white_noise(charge, seen.last_models(), variances))

@@ -11,8 +11,9 @@ Secrets are from the operating system: the tests are random. All together raise 
 from __future__ import annotations
 
 import shutil
+import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import combinations, count
 from pathlib import Path
@@ -25,13 +26,13 @@ from outside import (
     KINDS,
     STEPS_IN_NOISE,
     Charge,
+    Processes,
     Seen,
     free_address,
     gaussian_epsilon,
     people,
     processes_in,
     steps_in_noise,
-    until,
     what_is_wrong_with,
     what_is_wrong_with_run,
     what_two_share,
@@ -104,12 +105,10 @@ def test_the_noise_of_a_round_is_whole_steps_of_a_public_grid(stopped_twice, kin
 
 def test_the_noise_of_one_run_tells_nothing_of_that_of_another(stopped_twice):
     """On the same store, of recipes with one seed: what is behind correlated noise too."""
-    kinds = list(KINDS_AND_DEVICES)
-    white = {
-        kind: white_noise(Charge.of(seen.run), seen.last_models()) for kind in kinds if (seen := stopped_twice(kind))
-    }
-    for first, second in combinations(kinds, 2):
-        assert not what_two_share(white[first], white[second])
+    runs = [stopped_twice(kind) for kind in KINDS_AND_DEVICES]
+    # Two sums over eight rounds correlate by an eighth where a round of one has the noise of a round of the other.
+    sums = [white_noise(Charge.of(seen.run), seen.last_models()).sum(axis=0, keepdims=True) for seen in runs]
+    assert not [shared for first, second in combinations(sums, 2) for shared in what_two_share(first, second)]
 
 
 @pytest.mark.parametrize("kind", ["independent", "banded", pytest.param("devices", marks=pytest.mark.slow)])
@@ -132,3 +131,105 @@ def test_a_round_that_a_copy_releases_too_is_the_same_or_charged_again(stopped_t
     fresh = white_noise(charge, {number: again[number] for number in range(min(other) - 1, ROUNDS + 1)})
     assert not what_is_wrong_with(fresh)
     assert not what_two_share(fresh, white_noise(charge, models))
+
+
+# --- the command, in processes of its own ----------------------------------------------------------------------------
+
+LONG = 40  # rounds: ten kills fit in
+ROUNDLESS = 10**9  # more rounds than there are: wait for something else
+
+
+def train_by_command(seen: Seen, recipe: Path, ranks: int, kills: int, processes: Processes) -> None:
+    """`sotto train`, then `sotto resume` as often as it takes.
+
+    Processes are killed when none, one or two more rounds can be seen, and up to a fifth of a second later: one of
+    them, or all where they may not have met.
+    """
+    chance, verb = Random(f"{seen.run.name} {ranks}"), ("train", recipe, "--out", seen.run)
+    while True:
+        meet = ("--coordinator", free_address(), "--processes", ranks, "--process-id")
+        group = [processes.start(*verb, "--json", *((*meet, rank) if ranks > 1 else ())) for rank in range(ranks)]
+        if kills:
+            seen.wait(max(1, seen.look() + kills % 3), group, processes)
+            seen.wait(ROUNDLESS, group, processes, seconds=chance.uniform(0, 0.2))
+            for victim in [chance.choice(group)] if kills % 3 else group:
+                assert victim.poll() is None, "it ended before it was killed ten times\n" + processes.logs()
+                victim.kill()
+            kills -= 1
+        seen.wait(ROUNDLESS, group, processes)
+        if group[0].returncode == 0:
+            return
+        assert group[0].returncode in (1, -signal.SIGKILL), processes.logs()  # 1: another process was killed
+        verb = ("resume", seen.run)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [0, 10])
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_models_that_the_command_trains_differ_by_the_noise_that_is_charged(folder, tmp_path, kind, ranks, kills):
+    """In one process and in two, uninterrupted and killed ten times."""
+    recipe = write_recipe(tmp_path / "recipe.toml", LONG, KINDS[kind], store=folder / "store")
+    seen = Seen(tmp_path / kind)
+    with processes_in(tmp_path) as processes:
+        train_by_command(seen, recipe, ranks, kills, processes)
+    assert len(seen.files) > LONG // 2  # a round may pass unseen, where we had to wait
+    assert not what_is_wrong_with_run(seen)
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+FEDERATED = 24  # rounds
+SILOS = {"north": 3, "south": 3, "east": 2}  # users, as many as are declared
+
+
+@pytest.fixture
+def silos(tmp_path) -> Iterator[Processes]:
+    """A federation of silos that made their keys, each with a store."""
+    host, port = free_address().split(":")
+    with processes_in(tmp_path) as processes:
+        tokens = ("--tokens-per-user", 16)
+        processes.run("federate", "init", tmp_path / "federation", "--host", host, "--port", port, *tokens)
+        for name, users in SILOS.items():
+            processes.run("federate", "key", tmp_path / name)
+            made = ("--public-key", tmp_path / name / "node.pub")
+            processes.run("federate", "enrol", tmp_path / "federation", f"{name}={users}", *made)
+            texts = write_people(tmp_path / f"{name}.jsonl", people(users, name))
+            words = ("--vocabulary", tmp_path / "federation/devices" / name / "vocabulary.txt", "--test-users", 0)
+            processes.run("prepare", texts, "--out", tmp_path / f"{name} store", *words, *tokens)
+        for name in SILOS:  # once all are enrolled: each has the list of all
+            shutil.copytree(tmp_path / "federation/devices" / name, tmp_path / name, dirs_exist_ok=True)
+        yield processes
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("kills", [0, 10])
+def test_models_of_silos_that_add_noise_differ_by_what_is_charged_or_more(silos, tmp_path, kills):
+    """The server is killed ten times, the last time with a silo: the two that are left are as many as must survive."""
+    recipe = write_recipe(tmp_path / "recipe.toml", FEDERATED, "", sections=DEVICES, everybody=True)
+    seen, chance = Seen(tmp_path / "run"), Random(kills)
+    devices = [
+        silos.start("federate", "device", tmp_path / name, "--data", tmp_path / f"{name} store") for name in SILOS
+    ]
+    verb = ("server", recipe, "--federation", tmp_path / "federation", "--out", seen.run, "--yes")
+    for left in reversed(range(kills + 1)):
+        there = len(devices) - (kills > 0 and left == 0)
+        server = silos.start("federate", *verb, "--seconds", 600, "--at-least", there)
+        if left:
+            seen.wait(FEDERATED // 2 if left == 1 else max(1, seen.look() + left % 2), [server], silos)
+            seen.wait(ROUNDLESS, [server], silos, seconds=chance.uniform(0, 1))
+            assert server.poll() is None, "it ended before it was killed\n" + silos.logs()
+            server.kill()
+            if left == 1:
+                devices[-1].kill()
+        seen.wait(ROUNDLESS, [server], silos)
+        verb = ("resume", seen.run)
+    assert server.returncode == 0, silos.logs()
+    # Two silos and the server have the noise that is charged; so has the server, where no sum opens. A third adds more.
+    charge = Charge.of(seen.run)
+    assert not what_is_wrong_with_run(seen, [1.0, 1.0 + charge.extra])
+    variances = np.mean(np.square(white_noise(charge, seen.last_models())), axis=1)
+    assert bool(kills) == (min(variances) < 1.1)
+    assert max(variances) > 1.1
