@@ -3122,7 +3122,10 @@ def released_noise_in_floating_point():
 
     def with_noise(part, std, step, key, stream, use=lambda noised: noised):
         draw, std = np.random.default_rng([*key, stream]).standard_normal, np.float32(std)
-        add = lambda leaf: jnp.asarray(np.float32(leaf + np.float64(std * draw(np.shape(leaf), np.float32))))  # noqa: E731
+
+        def add(leaf):
+            return jnp.asarray(np.float32(np.asarray(leaf) + np.float64(std * draw(np.shape(leaf), np.float32))))
+
         return use(jax.tree.map(add, part))
 
     mechanism._noised = with_noise
