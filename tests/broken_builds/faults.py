@@ -462,6 +462,16 @@ def a_server_that_adds_nothing():
     DeviceNoise.top_up = lambda self, noise_multiplier, steps: 0.0
 
 
+@caught_by(
+    "equivalence/test_device_noise.py", "test_a_round_whose_sum_is_not_opened_has_all_of_the_noise[1.2]"
+)  # fmt: skip
+def noise_of_devices_that_nobody_drew():
+    """The server counts on the noise of devices where no sum of theirs was opened: the model shows it."""
+    from sottovoce.federation.aggregation.phases import DeviceSum
+
+    DeviceSum.opened = property(lambda self: True)
+
+
 @caught_by("unit/privacy/test_device_noise.py", "test_the_server_is_charged_every_round_of_a_user_without_sampling")
 def sampling_that_hides_from_the_server():
     """ε against the server is amplified by coins that it sees."""
@@ -3092,3 +3102,266 @@ def a_pipe_that_counts_for_nothing():
 
     real = verify.signature.check_folder
     verify.signature.check_folder = lambda *given: dataclasses.replace(real(*given), odd=(), file_faults=())
+
+
+# --- noise, seen from outside ----------------------------------------------------------------------------------------
+
+OUTSIDE = "black_box/test_noise_is_what_is_charged.py"
+STOPPED = "test_models_of_a_run_that_was_stopped_twice_differ_by_the_noise_that_is_charged"
+COPIED = "test_a_round_that_a_copy_releases_too_is_the_same_or_charged_again"
+SILOS = "test_models_of_silos_that_add_noise_differ_by_what_is_charged_or_more"
+COMMANDED = "test_models_that_the_command_trains_differ_by_the_noise_that_is_charged"
+
+
+def _scale_all_noise(mechanism: ModuleType, by: float) -> None:
+    """Noise is drawn at another scale, whatever is said of it."""
+    gaussian, skellam = mechanism.rounded_gaussian, mechanism.skellam
+    mechanism.rounded_gaussian = lambda key, size, std, *more: gaussian(key, size, by * std, *more)
+    mechanism.skellam = lambda key, size, std: skellam(key, size, by * std)
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[blt]")
+def half_the_noise_of_a_stream():
+    """Correlated noise is drawn at half its scale; what is said of it stays."""
+    from sottovoce.privacy import mechanism
+
+    _scale_all_noise(mechanism, 0.5)
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[independent]")
+def nearly_all_of_the_noise():
+    """Noise of 0.95 of its scale."""
+    from sottovoce.privacy import mechanism
+
+    _scale_all_noise(mechanism, 0.95)
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[independent]")
+def half_the_noise_said_too():
+    """Noise at half its scale, and the statement says so, beside the ε of all of it."""
+    from sottovoce.privacy.mechanism import Mechanism
+
+    real = Mechanism.noise_std
+    Mechanism.noise_std = lambda *args: (real(*args)[0] / 2, real(*args)[1])
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[devices]")
+def half_the_noise_of_simulated_devices():
+    """The noise of devices in a simulation has half its scale."""
+    from sottovoce.privacy import mechanism
+
+    _scale_all_noise(mechanism, 0.5)
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[independent]")
+def noise_that_is_added_twice():
+    """Two draws of noise are in a model where one is charged."""
+    from sottovoce.privacy import mechanism
+
+    real = mechanism._noised
+    mechanism._noised = lambda part, std, step, key, stream, *use: real(
+        real(part, std, step, key, stream + 2), std, step, key, stream, *use
+    )
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[independent]")
+def noise_of_the_first_rounds_after_a_resume():
+    """The key of the noise follows from how many rounds a process has done."""
+    from sottovoce.runs.secrets import Secrets
+
+    real, done = Secrets.noise_key, [0]
+
+    def noise_key(self, number, release, digest):
+        done[0] += 1
+        return real(Secrets(1, bytes(32), self.salt), 1, str(done[0]), b"")
+
+    Secrets.noise_key = noise_key
+    _at_every_resume(lambda: done.__setitem__(0, 0))
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[independent]")
+def a_round_released_again_for_free():
+    """A run goes on from the checkpoint before the last one: the last round gets other noise, for one charge."""
+    import os
+
+    from sottovoce.runs import checkpoint
+    from sottovoce.runs.secrets import Secrets
+
+    real, own = Secrets.noise_key, [b""]
+    Secrets.noise_key = lambda self, number, release, digest: real(self, number, release, digest + own[0])
+
+    def at_a_resume():
+        own[0] = os.urandom(8)
+        files = checkpoint._files
+        checkpoint._files = lambda folder: (setattr(checkpoint, "_files", files), files(folder)[:-1])[1]
+
+    _at_every_resume(at_a_resume)
+
+
+@caught_by(OUTSIDE, f"{COPIED}[independent]")
+def a_copy_that_pays_nothing():
+    """A copy of a run that went on elsewhere goes on with other noise, for nothing."""
+    from sottovoce.runs.payments import Payments
+
+    Payments._acquire = lambda self, own, done: self.lease.acquire(self.ledger.chain, lambda: None)
+
+
+@caught_by(OUTSIDE, f"{COPIED}[banded]")
+def a_copy_that_shares_correlated_noise():
+    """A copy of a run with correlated noise goes on for another charge."""
+    from sottovoce.runs.payments import Payments
+
+    def acquire(self, own, done):
+        return self.lease.acquire(
+            self.ledger.chain, lambda: self.store_ledger.charge(self.run, "a copy", own.charges.event(1), 1)
+        )
+
+    Payments._acquire = acquire
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[banded]")
+def independent_noise_charged_as_banded():
+    """A stream forgets all that it drew: a banded matrix is charged, and the noise of rounds is independent."""
+    import jax.numpy as jnp
+
+    from sottovoce.privacy.noise_stream import BandedStream
+
+    real = BandedStream.next
+    BandedStream.next = lambda self, state, *rest: real(self, jnp.zeros_like(state), *rest)
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[banded]")
+def a_stream_that_forgets_at_resume():
+    """The state of the noise is zero after a resume: noise that was to be taken off again stays."""
+    import numpy as np
+
+    from sottovoce.training.server import ServerState
+
+    real = ServerState.load
+    ServerState.load = lambda self, number, arrays, noise: real(
+        self, number, arrays, {name: np.zeros_like(values) for name, values in noise.items()}
+    )
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[blt]")
+def a_blt_with_other_decays():
+    """The buffers of a BLT decay in another way than is charged."""
+    from dataclasses import replace
+
+    from sottovoce.accounting.matrices import Blt
+    from sottovoce.privacy.noise_stream import BltStream
+
+    real = BltStream.next
+    BltStream.next = lambda self, *rest: real(
+        replace(self, matrix=Blt(self.matrix.scales, tuple(0.8 * decay for decay in self.matrix.decays))), *rest
+    )
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[independent]")
+def noise_without_its_tails():
+    """What is beyond three standard deviations is drawn nearer."""
+    import jax.numpy as jnp
+
+    from sottovoce.privacy import mechanism
+
+    real = mechanism._add_steps
+    mechanism._add_steps = lambda part, noise, step, finer=0: real(
+        part, jnp.clip(noise, *(3 * jnp.std(noise) * jnp.array([-1, 1])).astype(noise.dtype)), step, finer
+    )
+
+
+@caught_by(OUTSIDE, f"{STOPPED}[independent]")
+def one_noise_for_all_arrays():
+    """All arrays of a model get the beginning of one noise."""
+    import jax
+
+    from sottovoce.privacy import mechanism
+
+    real = mechanism._noised
+    mechanism._noised = lambda part, std, step, key, stream, use=lambda noised: noised: use(
+        jax.tree.map(lambda leaf: real((leaf,), std, step, key, stream)[0], part)
+    )
+
+
+@caught_by(OUTSIDE, "test_the_noise_of_a_round_is_whole_steps_of_a_public_grid[independent]")
+def released_noise_in_floating_point():
+    """Float32 noise, added in float64 and rounded to float32."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    from sottovoce.privacy import mechanism
+
+    def with_noise(part, std, step, key, stream, use=lambda noised: noised):
+        draw, std = np.random.default_rng([*key, stream]).standard_normal, np.float32(std)
+
+        def add(leaf):
+            return jnp.asarray(np.float32(np.asarray(leaf) + np.float64(std * draw(np.shape(leaf), np.float32))))
+
+        return use(jax.tree.map(add, part))
+
+    mechanism._noised = with_noise
+
+
+@caught_by(OUTSIDE, "test_the_noise_of_one_run_tells_nothing_of_that_of_another")
+def noise_that_follows_from_the_round_alone():
+    """The noise of a round is the same in every run."""
+    from hashlib import sha256
+
+    from sottovoce.runs.secrets import Secrets
+
+    Secrets.noise_key = lambda self, number, release, digest: sha256(str(number).encode()).digest()
+
+
+@caught_by(OUTSIDE, f"{COMMANDED}[banded-2-0]")
+def noise_of_every_process():
+    """Each of two processes adds noise to its own sum: twice what is charged for one."""
+    import jax
+    import numpy as np
+
+    from sottovoce.multiprocess import cohort_sum
+
+    real, generator = cohort_sum._add_trees, np.random.default_rng()
+
+    def noised(group, tree):
+        noise = lambda leaf: np.rint(2**28 * generator.standard_normal(leaf.shape)).astype(leaf.dtype)  # noqa: E731
+        return real(group, jax.tree.map(lambda leaf: leaf + noise(leaf) if leaf.ndim > 1 else leaf, tree))
+
+    cohort_sum._add_trees = noised
+
+
+@caught_by(OUTSIDE, f"{COMMANDED}[independent-1-10]")
+def the_noise_of_a_killed_process_again():
+    """The key of the noise follows from how many rounds a process has done since it was started."""
+    from sottovoce.runs.secrets import Secrets
+
+    real, done = Secrets.noise_key, [0]
+
+    def noise_key(self, number, release, digest):
+        done[0] += 1
+        return real(Secrets(1, bytes(32), self.salt), 1, str(done[0]), b"")
+
+    Secrets.noise_key = noise_key
+
+
+@caught_by(OUTSIDE, f"{SILOS}[0]")
+def half_the_noise_of_silos():
+    """Silos draw half of the standard deviation that is charged."""
+    from sottovoce.federation import device
+
+    real = device.skellam
+    device.skellam = lambda key, size, std: real(key, size, std / 2)
+
+
+@caught_by(OUTSIDE, f"{SILOS}[0]")
+def silos_that_draw_once():
+    """Every silo sends the noise of its first round in all rounds."""
+    from sottovoce.federation import device
+
+    real, own = device.skellam, []
+
+    def skellam(key, size, std):
+        own.append(key)
+        return real(own[0], size, std)
+
+    device.skellam = skellam

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from faults import FAULTS
 
+CHILDREN = Path(__file__).with_name("children")
+
 
 def pytest_sessionstart(session):
-    FAULTS[os.environ["SOTTOVOCE_FAULT"]].apply()
+    fault = FAULTS[os.environ["SOTTOVOCE_FAULT"]]
+    fault.apply()
+    if fault.test.startswith("black_box/"):  # these start the command in processes of its own
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(CHILDREN), os.environ.get("PYTHONPATH", "")])

@@ -111,6 +111,27 @@ def test_the_server_opens_the_sum_of_what_devices_noised(played):
     assert max(joined.values()) == 2
 
 
+@pytest.mark.parametrize("from_devices", [1.2, pytest.param(0.8, marks=pytest.mark.slow)])  # of 1.2: all, or a part
+def test_a_round_whose_sum_is_not_opened_has_all_of_the_noise(store, vocabulary, tmp_path, from_devices):
+    """Nobody answers. What is released may not show it, nor cost more than any round."""
+    store = some_of(store, 0, sum(SHARES.values()))
+    public = {name: node_key(number)[1] for number, name in enumerate(SHARES)}
+    roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES, public)
+    federation = {**NOISED, "server_noise_multiplier": from_devices}
+    recipe = tiny_recipe(tmp_path, privacy={"noise_multiplier": 1.2}, federation=federation)
+    assembly = assemble(recipe, store)
+    start = assembly.start(assembly.model)
+    payments = AllFree(lambda number: SECRETS.keys(number, "release"))
+    after, summed = next(Coordinator(roster, InProcess({}), 1.0).rounds(assembly, "spring", start, payments))
+    assert summed.answers == {"away": 3}
+    steps = [
+        np.ravel(b) - np.ravel(a) for a, b in zip(*map(jax.tree.leaves, (start.params, after.params)), strict=True)
+    ]
+    step, mechanism = np.concatenate(steps), assembly.algorithm.mechanism
+    std = 1.2 * mechanism.sensitivity(mechanism.clip_norms(1, None))
+    assert 1e-4 < stats.chi2(step.size).cdf(np.sum(np.square(step / std))) < 1 - 1e-4
+
+
 def test_a_device_draws_new_noise_for_every_vector_and_none_where_the_server_does():
     recipe = tiny_recipe("none", federation=NOISED)
     mechanism = build_mechanism(recipe, ["a"])

@@ -80,7 +80,9 @@ class Coordinator:
                 late.end(number, self.transport.here())
             if joined is not None:
                 joined.note(number, aggregator.joined)
-            state, _ = release(algorithm, state, summed, clip_norms, payment)
+            # No sum, no noise of devices: the server draws theirs too, as a simulation does.
+            noising = algorithm if summed.opened else assembly.algorithm
+            state, _ = release(noising, state, summed, clip_norms, payment)
             yield state, summed
 
     def _aggregator(self, assembly: Assembly, task: Task, asked: Asked, state: ServerState) -> TaskAggregation:

@@ -2,7 +2,8 @@
 
 Each device adds Skellam noise of variance (z_s · S)² / (survivors - colluding), in whole steps of the grid. A sum is
 unmasked if it is over `survivors` devices or more. At least `survivors - colluding` of them are honest, and their noise
-together has z_s · S or more, whatever the others do. The server tops up to the noise of the released model.
+together has z_s · S or more, whatever the others do. The server tops up to the noise of the released model. Where no
+sum is unmasked, it draws all of that noise.
 """
 
 from __future__ import annotations

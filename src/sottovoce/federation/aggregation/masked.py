@@ -154,7 +154,8 @@ class MaskedAggregator:
             Code.AWAY.value if code == JOINED and name not in self._in_sum else code
             for name, code in zip(self._asked.registered, said, strict=True)
         ]
-        return DeviceSum(total, weight, bits, found.users, Counter(left), (self._task_bytes, self._bytes))
+        sizes, opened = (self._task_bytes, self._bytes), self._sum is not None
+        return DeviceSum(total, weight, bits, found.users, Counter(left), sizes, opened=opened)
 
     def _bounded(self, found: Contribution, grid: float) -> Contribution:
         """What all registered users can have, number by number; what they can have is not touched."""
