@@ -24,10 +24,17 @@ def train_each(
     in_turn = jax.default_backend() == "cpu"
     if not in_turn:
         shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), each)
-        in_turn = _adds_in_any_order(jax.make_jaxpr(lambda *one: update(model, *one, 1))(*shapes).jaxpr)
+        in_turn = _adds_in_any_order(
+            jax.make_jaxpr(lambda user, key, norms: update(model, user, key, norms, 1))(*shapes).jaxpr
+        )
     if in_turn:
-        return jax.lax.map(lambda one: update(model, *one, update.steps(one[0].length)), each)
-    return jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, *each, last)
+
+        def one(each: tuple[User, PRNGKeyArray, Array]) -> UserResult:
+            user, key, norms = each
+            return update(model, user, key, norms, update.steps(user.length))
+
+        return jax.lax.map(one, each)
+    return jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, users, keys, clip_norms, last)
 
 
 def _adds_in_any_order(program: Any) -> bool:

@@ -283,7 +283,7 @@ def _train_here(spec: BlockSpec, seated: SeatedUsers, broadcast: Broadcast) -> t
     # otherwise ask it after every step whether there is another.
     last = int(spec.update.steps(users.tokens.shape[1]))
     train = train_each if spec.products is None else spec.products.train
-    results = train(spec.update, model, users, keys, their_norms, last)
+    results = train(spec.update, model, users, keys, their_norms, last)  # pyrefly: ignore
     shares = results.sound * shares
     sent = jax.vmap(lambda share, part: jax.tree.map(lambda leaf: share * leaf, part))(shares, results.update)
     return shares, sent, results
