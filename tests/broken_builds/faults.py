@@ -102,7 +102,6 @@ def answers_that_are_taken_at_their_word():
     messages.unpack, Aggregator.take = unpack, raised
 
 
-LATE_SUM = "test_a_late_device_masks_its_update_for_the_round_that_it_enters"
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
 
 
@@ -162,47 +161,6 @@ def sockets_that_others_reach():
     sockets.check_private = lambda folder: folder.chmod(0o755)
 
 
-@caught_by("unit/federation/test_device.py", "test_users_are_drawn_for_the_round_that_their_answer_enters")
-def late_users_drawn_for_the_round_that_they_missed():
-    """A device draws for the round whose model it trains: in the round entered, its users have two coins."""
-    from sottovoce.federation.messages import Task
-
-    Task.enters = property(lambda self: self.round)
-
-
-@caught_by("unit/federation/test_late.py", "test_a_device_that_was_late_gets_more_time_and_one_that_is_quick_less")
-def devices_asked_while_they_owe_an_answer():
-    """A device gets another task while its answer is on its way: both may enter one round."""
-    from sottovoce.federation.late import Late
-
-    real = Late.due
-    Late.due = lambda self, devices, number: real(dataclasses.replace(self, owed={}), devices, number)
-
-
-@caught_by("unit/federation/test_late.py", "test_rounds_are_asked_for_one_after_another_whatever_is_drawn")
-def rounds_asked_for_in_any_order():
-    """A device that drew nobody for a later round is asked for an earlier one: whoever sees that one knows."""
-    from sottovoce.federation.late import Late
-
-    real = Late.due
-    Late.due = lambda self, devices, number: real(dataclasses.replace(self, _last={}), devices, number)
-
-
-@caught_by("unit/federation/test_late.py", "test_a_late_answer_enters_the_round_that_its_users_were_drawn_for")
-def a_late_answer_in_whatever_round_it_meets():
-    """An answer that came before its round is added up at once, beside those of another draw."""
-    from sottovoce.federation.late import LateRound
-
-    def take(self, device, answer):
-        self._aggregator._registered = {**self._aggregator._registered, device: 7}
-        self._aggregator._tasks[device] = self._late.owed[device].task
-        code = self._aggregator.take(device, answer)
-        self._late.owed.pop(device)
-        return code
-
-    LateRound.take = take
-
-
 @caught_by("unit/federation/test_eight_bit.py", "test_a_quantised_update_is_read_to_the_last_step")
 def bytes_that_are_nearly_the_update():
     """By how many steps a multiple of the unit is off is not sent: the sum is another than that of exact updates."""
@@ -213,34 +171,8 @@ def bytes_that_are_nearly_the_update():
     eight_bit.np.array_equal = lambda one, other: True
 
 
-@caught_by("unit/federation/test_late_masked.py", "test_a_kept_update_enters_the_round_that_was_named_for_it_alone")
-def a_kept_update_in_whatever_round_the_server_likes():
-    """A device masks a late update for any round that it is asked in: its users are there beside the coins of that."""
-    from sottovoce.federation import device
-
-    device._is_round_of = lambda task, kept: True
-
-
-@caught_by("unit/federation/test_late_masked.py", "test_what_a_device_keeps_is_masked_once")
-def a_kept_update_that_is_masked_again():
-    """A device keeps its update after it entered a round: the server gets a second vector of it."""
-    from sottovoce.federation.device import Device
-
-    real = Device._enter
-
-    def enter(self, request):
-        kept, self._masking = self._kept, None
-        self._participation.refuse_masked = lambda release: None
-        try:
-            return real(self, request)
-        finally:
-            self._kept = kept
-
-    Device._enter = enter
-
-
-@caught_by("unit/federation/test_late_masked.py", LATE_SUM)
-def late_updates_with_the_noise_of_another_round():
+@caught_by("unit/federation/test_device.py", "test_every_vector_has_noise_of_its_own")
+def vectors_with_the_noise_of_another_round():
     """All vectors of a device have the noise of its first: two rounds differ by updates alone."""
     from sottovoce.federation import device
 
@@ -742,9 +674,7 @@ def a_bound_that_follows_from_who_takes_part():
     MaskedAggregator._key_list = here_alone
 
 
-@caught_by(
-    "unit/federation/test_late_masked.py", "test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked"
-)
+@caught_by("unit/federation/test_rounds.py", "test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked")
 def a_bound_that_follows_from_who_is_asked():
     """The same where the server names the users: those of the devices it asks, and not of all."""
     from sottovoce.federation import rounds
@@ -785,10 +715,9 @@ def a_vector_that_leaves_again_after_a_crash():
     """That a masked vector left is in memory alone."""
     from sottovoce.federation.limits import Participation
 
-    def note(self, releases, list_digest):
-        for release in releases:
-            self.refuse_masked(release)
-            self._masked.add(release)
+    def note(self, release, list_digest):
+        self.refuse_masked(release)
+        self._masked.add(release)
 
     Participation.note_masked = note
 

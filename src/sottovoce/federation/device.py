@@ -13,7 +13,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -35,7 +35,6 @@ from sottovoce.federation.members import MEMBERS, Membership
 from sottovoce.federation.messages import (
     Code,
     Contribution,
-    Enter,
     FrozenPart,
     Later,
     Nothing,
@@ -63,31 +62,14 @@ SECRET = "coin.secret"
 SERVER_DELTA = 1e-6  # of the ε that `limits.server_epsilon` bounds: a device does not let the server choose it
 
 
-class Round(NamedTuple):
-    """A masked round, by the digest of its task, and the releases that a vector in it is of."""
-
-    task: str
-    releases: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class Masking:
     """The masked round that a device is in. It is in memory alone: after a crash the device is out of the round."""
 
     message: str  # the digest of its task
-    releases: tuple[str, ...]  # which the vector is of: it leaves once for each
+    release: str  # which the vector is of: it leaves once
     participant: Participant
     advert: Advert
-
-
-@dataclass(frozen=True)
-class Kept:
-    """An update for a later masked round, in memory alone, without masks or noise: it gets those of its round."""
-
-    task: Task
-    assembly: Assembly
-    sums: Contribution
-    account: Contribution | None
 
 
 class Device:
@@ -117,7 +99,6 @@ class Device:
         self._store = replace(store, first=enrolled.first)
         self._participation, self._limits, self._membership = participation, limits, membership
         self._masking: Masking | None = None  # the masked round that this device is in
-        self._kept: Kept | None = None  # the update that it has for a later one
         self._assemblies: dict[str, Assembly] = {}
         self._parts, self._wanted = FrozenParts(participation.path.parent / "frozen"), ""
         self._filled: dict[tuple[str, str], Assembly] = {}  # with the frozen part, by recipe and hash
@@ -135,8 +116,6 @@ class Device:
                 return self._keep(request).to_bytes()
             if isinstance(request, Later):
                 return self._go_on(read_later(request))
-            if isinstance(request, Enter):
-                return self._enter(request).to_bytes()
             return self._contribute(request, message).to_bytes()
         except Refused as refused:
             log.warning("a message was refused: %s", refused)
@@ -149,27 +128,8 @@ class Device:
         """The answer to a later phase of a masked round."""
         if self._masking is None:
             raise Refused(Code.LOST, "a masked round goes on that this device is not in: it was started again")
-        releases, participant = self._masking.releases, self._masking.participant
-        return participant.answer(request, lambda digest: self._participation.note_masked(releases, digest))
-
-    def _enter(self, enter: Enter) -> Advert:
-        """Keys for the round that a kept update was drawn for.
-
-        Guarantee: what is kept is masked once, for that round, with noise of its own; for another round, other clip
-        norms or another recipe than it was trained for, never.
-        """
-        name, task = digest(enter.task), read_request(enter.task)
-        if self._masking is not None and self._masking.message == name:
-            return self._masking.advert
-        kept, self._kept = self._kept, None
-        if kept is None or kept.sums.task != enter.kept:
-            raise Refused(Code.LOST, "an update is asked for that this device does not keep: it was started again")
-        if not isinstance(task, Task) or not _is_round_of(task, kept.task):
-            raise Refused(Code.MALFORMED, "an update is asked for in another round than the one that was named for it")
-        for release in (task.release, kept.task.release):
-            self._participation.refuse_masked(release)
-        releases = tuple(dict.fromkeys((kept.task.release, task.release)))
-        return self._mask(task, Round(name, releases), kept)
+        release, participant = self._masking.release, self._masking.participant
+        return participant.answer(request, lambda digest: self._participation.note_masked(release, digest))
 
     def _contribute(self, task: Task, message: bytes) -> Contribution | Advert | Nothing:
         if task.version != VERSION:
@@ -182,8 +142,6 @@ class Device:
         if masked:
             if self._masking is not None and self._masking.message == digest(message):
                 return self._masking.advert  # the task once more
-            if self._kept is not None and self._kept.sums.task == digest(message):
-                return Nothing(Code.LATE)
             self._masking = None
             self._check_masked(task, assembly.recipe)
         assembly = self._with_frozen(task, assembly)
@@ -198,11 +156,7 @@ class Device:
         answer = self._train(task, assembly, params, rows, digest(message)) if len(rows) else _nobody(task, message)
         if masked:
             account = None if allowed is None else self._account(task, message, drawn)
-            trained = Kept(task, assembly, answer, account)
-            if task.enters > task.round:
-                self._kept = trained
-                return Nothing(Code.LATE)
-            return self._mask(task, Round(answer.task, (task.release,)), trained)
+            return self._mask(task, assembly, answer, account)
         # The sum over several users has more values than a byte.
         answer = replace(answer, coded=answer.users == 1 and assembly.recipe.local.compression == "8bit")
         return (
@@ -229,21 +183,18 @@ class Device:
         if sentence := next(rules.silo_rules(recipe, self._enrolled.users), None):
             raise Refused(Code.LIMITS, sentence)
         self._participation.refuse_masked(task.release)
-        if self._kept is not None and (task.run, task.enters) == (self._kept.task.run, self._kept.task.enters):
-            raise Refused(Code.TWICE, "this device keeps an update for the round: it adds one to a round")
 
-    def _mask(self, task: Task, entered: Round, trained: Kept) -> Advert:
+    def _mask(self, task: Task, assembly: Assembly, sums: Contribution, account: Contribution | None) -> Advert:
         """Keep the sums, with this device's noise if it adds any, for the later phases; what leaves now are keys."""
         assert self._membership is not None
-        sums, federation = trained.sums, trained.assembly.recipe.federation
-        mechanism = trained.assembly.algorithm.mechanism
+        federation, mechanism = assembly.recipe.federation, assembly.algorithm.mechanism
         place = Place(self._enrolled.name, self._membership, Terms(federation.survivors, federation.colluding))
         layout = layout_of(sums, federation)
         vector = with_own_noise(layout.flatten(sums), mechanism, task.clip_norms)
         largest = largest_noise(mechanism, task.clip_norms, layout)
-        participant = Participant(place, context_of(task, entered.task), vector, largest)
-        advert = participant.advert(trained.account)
-        self._masking = Masking(entered.task, entered.releases, participant, advert)
+        participant = Participant(place, context_of(task, sums.task), vector, largest)
+        advert = participant.advert(account)
+        self._masking = Masking(sums.task, task.release, participant, advert)
         return advert
 
     def _assemble(self, task: Task) -> Assembly:
@@ -302,9 +253,8 @@ class Device:
             # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
             and bool(np.all(clip_norms > 0))
-            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.enters, None))))
+            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.round, None))))
             and mechanism.sampler.most_updates >= limits.silos
-            and task.round <= task.enters <= task.round + assembly.recipe.federation.staleness
             and mechanism.sampler.user_rate <= limits.user_rate
             and (not limits.server_epsilon or _against_server(mechanism) <= limits.server_epsilon)
             and steps <= limits.steps
@@ -327,7 +277,7 @@ class Device:
             return sampler.sample(range(self._enrolled.users), coin)
         if self._enrolled.users == 1:
             return np.zeros(1, np.int64)
-        return sampler.sample(self._store, b"", task.enters)
+        return sampler.sample(self._store, b"", task.round)
 
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
         """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.
@@ -371,13 +321,6 @@ def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndar
     check_noised(vector.size)
     std = mechanism.devices.share(mechanism.steps(clip_norms))
     return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
-
-
-def _is_round_of(task: Task, kept: Task) -> bool:
-    """Is it the task of the round that an update was drawn, clipped and noised for?"""
-    alike = ("version", "federation", "vocabulary", "run", "recipe", "frozen", "enters")
-    same = all(getattr(task, name) == getattr(kept, name) for name in alike)
-    return same and task.round == task.enters and np.array_equal(task.clip_norms, kept.clip_norms)
 
 
 def _nobody(task: Task, message: bytes) -> Contribution:

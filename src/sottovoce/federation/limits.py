@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -103,7 +102,7 @@ class Participation:
         """The drawn users who may join; on disk before this returns. `allowed`: by the run, besides the limits."""
         name = digest(message)
         known = self._allowed.get(task.run, allowed)
-        if known != allowed or (allowed is not None and task.enters > allowed.rounds):
+        if known != allowed or (allowed is not None and task.round > allowed.rounds):
             raise Refused(Code.LIMITS)
         if self._frozen.get(task.run, task.frozen) != task.frozen:
             raise Refused(Code.LIMITS)  # another frozen part in the middle of a run
@@ -130,16 +129,11 @@ class Participation:
         if release in self._masked:
             raise Refused(Code.TWICE, f"the masked vector of {release} left already, and leaves once")
 
-    def note_masked(self, releases: Sequence[str], list_digest: str) -> None:
-        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it.
-
-        A late vector is of two: the release that its users were drawn for, and the one of the round that it enters.
-        """
-        for release in releases:
-            self.refuse_masked(release)
-        for release in releases:
-            self._chain.append({"release": release, "masked": list_digest})
-            self._masked.add(release)
+    def note_masked(self, release: str, list_digest: str) -> None:
+        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it."""
+        self.refuse_masked(release)
+        self._chain.append({"release": release, "masked": list_digest})
+        self._masked.add(release)
 
     def before(self, task: Task, rows: np.ndarray) -> tuple[int, int]:
         """The last round of the run before this one that any of the users joined, and the most rounds of any."""
@@ -147,7 +141,7 @@ class Participation:
         return max((max(rounds, default=0) for rounds in earlier), default=0), max(map(len, earlier), default=0)
 
     def _earlier(self, task: Task, row: int) -> list[int]:
-        return [number for run, number in self._rounds.get(row, ()) if run == task.run and number != task.enters]
+        return [number for run, number in self._rounds.get(row, ()) if run == task.run and number != task.round]
 
     def _may_join(self, task: Task, row: int, limits: Limits, allowed: Allowed | None) -> bool:
         joined = self._rounds.get(row, [])
@@ -157,7 +151,7 @@ class Participation:
         if allowed is not None and len(rounds) >= allowed.participations:
             return False
         apart = max(limits.min_separation, 1 if allowed is None else allowed.min_separation)
-        return all(abs(task.enters - number) >= apart for number in rounds)
+        return all(abs(task.round - number) >= apart for number in rounds)
 
     def _note(self, release: str, task: str, rows: list[int], allowed: Allowed | None) -> None:
         run, number, _ = release.rsplit(" ", 2)

@@ -50,7 +50,6 @@ class Code(StrEnum):
     FEW = "few"  # fewer devices are left than a masked sum needs
     LOST = "lost"  # it does not know of this masked round: it was started again, or took up another round
     FAILED = "failed"  # any other error
-    LATE = "late"  # its answer enters a later round; under masks, the device keeps the update until then
     AWAY = "away"  # no answer in time
 
 
@@ -71,7 +70,6 @@ _TASK = {
     "attempt": str,
     "recipe": dict,
     "frozen": str,
-    "due": int,
 }
 LATER = ("share", "mask", "confirm", "unmask")  # the phases of a masked round after its task
 _UNITS, _OFF = "units ", "off "  # before the place of a leaf that is coded
@@ -93,17 +91,11 @@ class Task:
     key: np.ndarray  # for the users' own randomness
     leaves: list[np.ndarray]  # of the model's parameters
     frozen: str = ""  # a hash of the part that is not trained; empty where all is
-    due: int = 0  # the round that the answer enters, if it may be late; 0 is this one
-
-    @property
-    def enters(self) -> int:
-        """The round that the answer enters: users are drawn for it, and it counts among those that they join."""
-        return self.due or self.round
 
     @property
     def release(self) -> str:
         """Names what a user may join once."""
-        return f"{self.run} {self.enters} {self.attempt}"
+        return f"{self.run} {self.round} {self.attempt}"
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK}}
@@ -166,18 +158,6 @@ class Nothing:
 
 
 @dataclass(frozen=True)
-class Enter:
-    """The round has begun that a late device keeps an update for: it masks that for this round."""
-
-    kept: str  # the digest of the task that the update answers
-    task: bytes  # of the round entered, as all other devices of the round have it
-
-    def to_bytes(self) -> bytes:
-        facts = {"protocol": PROTOCOL, "kind": "enter", "kept": self.kept}
-        return pack(facts, {"task": np.frombuffer(self.task, np.uint8)}, [])
-
-
-@dataclass(frozen=True)
 class Later:
     """A later phase of a masked round. `masking/messages.py` reads it."""
 
@@ -186,8 +166,8 @@ class Later:
     arrays: dict[str, np.ndarray]
 
 
-def read_request(message: bytes) -> Task | FrozenPart | Enter | Later:
-    """A task, the frozen part of a model, the round of a late update, or a later phase; without a kind it is a task.
+def read_request(message: bytes) -> Task | FrozenPart | Later:
+    """A task, the frozen part of a model, or a later phase of a masked round; without a kind it is a task.
 
     Raises `Refused` for other kinds, and for what cannot be read.
     """
@@ -197,8 +177,6 @@ def read_request(message: bytes) -> Task | FrozenPart | Enter | Later:
         if kind == "frozen":
             named = {name.removeprefix(_FROZEN): array for name, array in arrays.items() if name.startswith(_FROZEN)}
             return FrozenPart(typed(facts["federation"], str), typed(facts["name"], str), named)
-        if kind == "enter":
-            return Enter(typed(facts["kept"], str), arrays["task"].tobytes())
         if kind in LATER:
             return Later(kind, facts, arrays)
         if kind != "task":

@@ -22,7 +22,6 @@ class FederationFacts(Facts, sparse=True):
     colluding: int = 0  # t: devices that may collude with the server
     noise: str = "server"
     keys_made_by_server: int = 0
-    staleness: int = 0  # s: rounds after the one whose model a device trained that its answer may enter, at most
     epsilon_server: float | None = None  # where devices add noise: against the server with t devices
 
     @property

@@ -161,22 +161,6 @@ def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path
         assert code_of(device, asked.to_bytes()) == Code.LIMITS
 
 
-def test_users_are_drawn_for_the_round_that_their_answer_enters(task, store, tmp_path):
-    """Not for the one whose model they train; and no later than is declared."""
-    late = changed(task, federation={"staleness": 2})
-    first, second = (make_device(tmp_path / name, store, "silo", 0, 13) for name in "ab")
-    rounds_joined(first, late, rounds=())
-    rounds_joined(second, late, rounds=())
-    for number in range(3, 6):
-        assert read_answer(first.answer(replace(late, round=number - 2, due=number).to_bytes()))
-        assert read_answer(second.answer(replace(late, round=number).to_bytes()))
-    assert first._participation._joined == second._participation._joined
-    assert list(first._participation._joined) == [f"spring {number} a" for number in range(3, 6)]
-    for wrong in (6, 2):
-        assert code_of(first, replace(late, round=3, due=wrong).to_bytes()) == Code.LIMITS
-    assert code_of(first, replace(task, round=7, due=8).to_bytes()) == Code.LIMITS
-
-
 def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13)
     message = task.to_bytes()
@@ -389,6 +373,19 @@ def test_keys_are_fresh_in_every_round_and_release(everybody, store, tmp_path):
         advert = read_advert(device.answer(message), context_of(one, digest(message)))
         keys |= {advert.mask_key, advert.seal_key}
     assert len(keys) == 6
+
+
+def test_every_vector_has_noise_of_its_own(everybody, store, tmp_path, monkeypatch):
+    """Two vectors with one noise would differ by updates alone."""
+    drawn = lambda key, size, std: np.random.default_rng(list(key)).integers(-(2**20), 2**20, size)  # noqa: E731
+    monkeypatch.setattr(devices, "skellam", drawn)
+    fleet, noise = masked_fleet(tmp_path, store), set()
+    noised = changed(everybody, federation={"noise": "devices", "participations": 3})
+    for number in (1, 2, 3):
+        for device in fleet.values():
+            device.answer(replace(noised, round=number).to_bytes())
+            noise.add(device._masking.participant._vector.tobytes())  # they do not train: it is noise alone
+    assert len(noise) == 9
 
 
 def test_a_device_without_members_refuses_masked_rounds_and_says_what_to_copy(everybody, store, tmp_path, caplog):

@@ -90,9 +90,9 @@ def test_a_masked_vector_of_a_release_leaves_once_also_after_a_restart(tmp_path)
     first = Participation(path)
     first.join(task(), b"message", np.array([1]), Limits())
     first.refuse_masked(task().release)
-    first.note_masked((task().release,), "a list")
+    first.note_masked(task().release, "a list")
     for record in (first, Participation(path)):
-        for refuse in (record.refuse_masked, lambda release, record=record: record.note_masked((release,), "another")):
+        for refuse in (record.refuse_masked, lambda release, record=record: record.note_masked(release, "another")):
             with pytest.raises(Refused) as refused:
                 refuse(task().release)
             assert refused.value.code is Code.TWICE

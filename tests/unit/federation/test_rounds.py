@@ -6,10 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from fleets import InProcess, make_roster, some_of, tiny_recipe
+from free import AllFree
+from sottovoce.build.assembly import assemble
+from sottovoce.federation import rounds
 from sottovoce.federation.aggregation.phases import DeviceSum
-from sottovoce.federation.rounds import aggregate, for_devices
+from sottovoce.federation.rounds import Coordinator, aggregate, for_devices
 from sottovoce.federation.transport import Exchange
 from sottovoce.recipe import Recipe
+from sottovoce.runs.secrets import Secrets
 
 
 class Echo:
@@ -84,3 +89,28 @@ def test_devices_get_the_recipe_without_the_servers_paths_and_seed():
     assert "/server" not in sent.to_toml()
     assert "1234" not in sent.to_toml()
     assert (sent.model.kind, sent.run.rounds) == ("gru", 7)
+
+
+def test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked(store, vocabulary, tmp_path, monkeypatch):
+    """A bound that one user moves would tell of them, where a device spoils the sum."""
+    shares = {"alice": 1, "bob": 1, "silo": 4}
+    separated = {"sampling": "min_separation", "min_separation": 2, "users": 6, "cohort": 3, "noise": "tree"}
+    masked = {"aggregation": "masked", "survivors": 2}
+    assembly = assemble(tiny_recipe(tmp_path, privacy=separated, federation=masked), some_of(store, 0, 6))
+    found, asked = [], rounds.Asked
+
+    def noted(*args) -> rounds.Asked:
+        found.append(asked(*args))
+        return found[-1]
+
+    class Silent(InProcess):
+        def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
+            yield from ()
+
+    monkeypatch.setattr(rounds, "Asked", noted)
+    roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, shares)
+    coordinator = Coordinator(roster, Silent(dict.fromkeys(shares)), 1.0)
+    payments = AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
+    list(coordinator.rounds(assembly, "spring", assembly.start(assembly.model), payments))
+    assert {sum(each.registered.values()) for each in found} == {5}
+    assert {each.users for each in found} == {6}

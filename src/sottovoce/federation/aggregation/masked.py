@@ -73,7 +73,6 @@ class MaskedAggregator:
     def __init__(self, task: Task, asked: Asked, federation: Federation, mechanism: Mechanism, params: LanguageModel):
         message = task.to_bytes()
         self._asked, self._mechanism, self._clip_norms = asked, mechanism, task.clip_norms
-        self.task = message
         self._context, self._task_bytes = context_of(task, digest(message)), len(message)
         self._terms = Terms(federation.survivors, federation.colluding)
         leaves, self._structure = jax.tree.flatten(params)
@@ -91,10 +90,6 @@ class MaskedAggregator:
     def ask_again(self, devices: Iterable[str]) -> None:
         """The first phase, played again, asks these devices alone."""
         self.first.messages = {device: self.first.messages[device] for device in devices}
-
-    def entering(self, messages: Mapping[str, bytes]) -> Phase:
-        """The same for late devices, which have trained: they are asked for keys alone."""
-        return _Exchange(self, messages, largest(ENTRY), self._take_advert)
 
     def phases(self) -> Iterator[Phase]:
         yield self.first

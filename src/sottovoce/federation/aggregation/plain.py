@@ -53,15 +53,9 @@ class Aggregator:
         self._weight, self._users, self._bytes = 0, 0, 0
         self._bits = np.zeros(len(clip_norms), np.int64)
         self._codes: dict[str, str] = {}
-        self._tasks: dict[str, str] = {}  # of devices that answer another task than the others
         self._admit = admit
         self.joined: dict[str, int] = {}  # the users of each device that is in the sum
         self.lacking: list[str] = []  # devices that lack the frozen part: they may answer once more
-
-    def expect(self, tasks: Mapping[str, str]) -> None:
-        """These devices were asked in an earlier round: the digests of the tasks that they answer."""
-        self._tasks = dict(tasks)
-        self.messages = {device: task for device, task in self.messages.items() if device not in tasks}
 
     @property
     def first(self) -> Phase:
@@ -91,7 +85,7 @@ class Aggregator:
             contribution = read_answer(answer)
             if isinstance(contribution, Nothing):
                 raise Refused(contribution.code)
-            if contribution.task != self._tasks.get(device, self._task):
+            if contribution.task != self._task:
                 raise Refused(Code.TWICE)  # the answer to an earlier task, which was counted or came too late
             self._check(contribution, self._registered[device])
             if self._admit is not None:
