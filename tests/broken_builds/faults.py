@@ -203,6 +203,7 @@ def pseudonyms_without_a_key():
     PseudonymKey._keyed = lambda self, text: sha256(text).digest()
 
 
+OTHERS = "test_one_person_changes_nothing_for_all_others"
 TWO_SILOS = "test_a_person_in_two_silos_moves_the_sum_by_no_more_than_one_user"
 
 
@@ -270,28 +271,54 @@ def a_device_follows_a_server_that_changes_the_bounds():
     Participation.join = join
 
 
-@caught_by("unit/federation/test_joined.py", "test_an_answer_that_is_early_or_contradicts_the_count_is_refused")
-def the_server_believes_what_a_device_says_of_its_rounds():
-    """A device that lost its record joins as if it never had."""
-    from sottovoce.federation.joined import Joined
-
-    Joined.check = lambda self, device, answer, round_number: None
-
-
-@caught_by("end_to_end/test_federated_runs.py", "test_what_a_device_states_of_its_rounds_is_signed")
-def rounds_stated_without_a_signature():
-    """Anybody may state the rounds of a device."""
-    from sottovoce.federation import keys
-
-    keys.is_signed_by = lambda public_key, signature, message: True
-
-
 @caught_by("end_to_end/test_federated_runs.py", "test_correlated_noise_over_devices_asks_only_who_is_free")
 def everybody_is_asked():
     """The model goes to all registered devices, although the server decides who joins."""
     from sottovoce.federation.rounds import Coordinator
 
-    Coordinator._free = lambda self, recipe, joined, number, payment: self.roster.registered
+    Coordinator._asked = lambda self, assembly, run, number, payment: self.roster.registered
+
+
+@caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[plain, min_separation, phone, removed]")
+def phones_that_count_when_they_add_something():
+    """A phone that was asked and adds nobody stays in the draw, and takes the turns of others."""
+    from sottovoce.federation.aggregation.plain import Aggregator
+    from sottovoce.federation.joined import Joined
+    from sottovoce.federation.messages import read_answer
+
+    take, free, idle = Aggregator.take, Joined.is_free, set()
+
+    def taken(self, device, answer):
+        if not read_answer(answer).users:
+            idle.add(device)
+        return take(self, device, answer)
+
+    Aggregator.take = taken
+    Joined.is_free = lambda self, device, number: device in idle or free(self, device, number)
+
+
+@caught_by("unit/federation/test_joined.py", "test_an_attempt_that_is_begun_again_asks_the_same_devices")
+def other_phones_when_an_attempt_is_begun_again():
+    """A server that was killed draws again: the phones of before have joined, and are not in the sum."""
+    from sottovoce.federation.joined import Joined
+
+    Joined.asked = lambda self, number, attempt: None
+
+
+@caught_by("unit/federation/aggregation/test_plain.py", "test_a_contribution_of_nobody_counts_and_moves_nothing")
+def a_server_that_refuses_nobody():
+    """The server takes no sum over nobody: how a device counts tells whether its users have text."""
+    from sottovoce.federation.aggregation import plain
+    from sottovoce.federation.messages import Code, Refused
+
+    real = plain.Aggregator._check
+
+    def check(self, answer, registered):
+        real(self, answer, registered)
+        if not answer.users:
+            raise Refused(Code.BOUNDS)
+
+    plain.Aggregator._check = check
 
 
 @caught_by("unit/federation/test_device.py", "test_a_coin_follows_from_the_secret_and_the_release_alone")
@@ -733,16 +760,54 @@ def a_record_that_is_not_written_before_the_vector_leaves():
     Participant._mask = lambda self, forwarded, before_vector: real(self, forwarded, lambda digest: None)
 
 
-@caught_by("unit/federation/test_device.py", "test_whether_a_masked_answer_comes_does_not_tell_who_has_text")
-def an_answer_that_tells_who_has_text():
-    """A device whose drawn users have no text stays away from a masked round."""
-    from sottovoce.federation import device
+@caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[masked, min_separation, silo, removed]")
+def a_silo_of_nobody_that_stays_away():
+    """A device of which nobody joins takes no part: a masked sum opens or not because of one user of it."""
+    from sottovoce.federation.device import Device
     from sottovoce.federation.messages import Code, Refused
 
-    def stay_away(task, message):
-        raise Refused(Code.NOT_DRAWN)
+    real = Device._sums
 
-    device._nobody = stay_away
+    def stay_away(self, task, assembly, params, rows, name):
+        if not len(rows):
+            raise Refused(Code.FAILED)
+        return real(self, task, assembly, params, rows, name)
+
+    Device._sums = stay_away
+
+
+@caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[masked, min_separation, silo at its limit, removed]")
+def a_limit_that_keeps_a_silo_away():
+    """A device whose drawn users may not join refuses the round, as if it were not there."""
+    from sottovoce.federation.limits import Participation
+    from sottovoce.federation.messages import Code, Refused
+
+    real = Participation.join
+
+    def join(self, task, message, drawn, limits, allowed=None):
+        rows = real(self, task, message, drawn, limits, allowed)
+        if len(drawn) and not len(rows):
+            raise Refused(Code.LIMITS)
+        return rows
+
+    Participation.join = join
+
+
+@caught_by("unit/federation/test_device.py", "test_where_training_fails_zeros_are_sent")
+def a_text_that_keeps_a_device_away():
+    """A device whose training fails answers with an error: a masked sum of the others is then not opened."""
+    from sottovoce.federation.device import Device
+
+    real = Device._sums
+
+    def train(self, task, assembly, params, rows, name):
+        return (
+            self._train(task, assembly, params, rows, name)
+            if len(rows)
+            else real(self, task, assembly, params, rows, name)
+        )
+
+    Device._sums = train
 
 
 @caught_by(

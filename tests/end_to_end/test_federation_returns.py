@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from real_processes import NO_HURRY, TIME_IS_UP, World, codes, kill_superlink
+from real_processes import NO_HURRY, TIME_IS_UP, World, kill_superlink
 
 from fleets import tiny_recipe
 from sottovoce.runs.ledger import Ledger
@@ -34,7 +34,7 @@ def answer(self, message):
 
 devices.Device.answer = answer
 """
-BOTH = {"away": 1, "contributing": 2}  # the third device of the roster is never there
+BOTH = {"away": 1, "joined": 2}  # the third device of the roster is never there
 
 
 def test_a_slow_device_and_a_superlink_without_a_memory_are_waited_for_and_come_back(real_world, tmp_path):
@@ -64,13 +64,13 @@ def test_a_slow_device_and_a_superlink_without_a_memory_are_waited_for_and_come_
     joined = {who: world.joined(who) for who in ("alice", "clinic")}
     for number, line in enumerate(lines, 1):
         asked = f"{name} {number} {entries[number - 1].lineage}"
-        if codes(line["answers"]) == BOTH:
+        if line["answers"] == BOTH:
             assert line["users"] == sum(len(rows[asked]) for rows in joined.values())
-    assert codes(lines[late - 1]["answers"]) == {"away": 2, "contributing": 1}
+    assert lines[late - 1]["answers"] == {"away": 2, "joined": 1}
     asked = f"{name} {late} {entries[late - 1].lineage}"
     assert lines[late - 1]["users"] == len(joined["alice"][asked])
     assert asked in joined["clinic"]  # it answered all the same, and in vain
-    assert codes(lines[lost - 1]["answers"]) == BOTH
+    assert lines[lost - 1]["answers"] == BOTH
     assert not list((tmp_path / "federation").rglob("*.db"))
 
 

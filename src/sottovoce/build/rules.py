@@ -487,13 +487,6 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield "[audit] plants made-up users in a store, and there is none across devices; audit a simulated run"
 
 
-def silo_rules(recipe: Recipe, users: int) -> Iterator[str]:
-    """Rules of a recipe and the registered users of one device."""
-    if recipe.federation.noise == "devices" and users > 1 and not SAMPLERS[recipe.privacy.sampling].independent:
-        exact = f"a silo of {users} users would tell the server exactly how many of them join a round"
-        yield f"federation.noise='devices' with privacy.sampling={recipe.privacy.sampling!r}: {exact}; use 'poisson'"
-
-
 def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: int = 0) -> Iterator[str]:
     """Rules of a recipe, the registered users of each device, and how many device keys the server made."""
     devices = len(registered)
@@ -506,7 +499,6 @@ def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: in
         many = f"federation.colluding={recipe.federation.colluding}, and the server made the keys of"
         many += f" {count_of(made_by_server, 'device')}, so could sign for {plural(made_by_server, 'it', 'them')}"
         yield f"{many}: rekey these (`sotto federate key` and `rekey`), or raise it"
-    yield from silo_rules(recipe, max(registered, default=0))
 
 
 def simulation_rules(recipe: Recipe) -> Iterator[str]:

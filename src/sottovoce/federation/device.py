@@ -77,8 +77,9 @@ class Device:
 
     Guarantee: the device's own secret and the release (run, round, attempt) decide who joins; where it is public who
     joins, its own record keeps the separation and the number of times. It does not matter who asks, or how often.
-    Nothing but a `Contribution` or a `Code` leaves; in a masked run, only what a `Participant` gives. Users train
-    beside the frozen weights of the hash that their task names, and a run keeps the one that its first task had.
+    Whether it answers does not depend on who is in the store, or has text: who adds nothing adds zeros. Nothing but a
+    `Contribution` or a `Code` leaves; in a masked run, only what a `Participant` gives. Users train beside the frozen
+    weights of the hash that their task names, and a run keeps the one that its first task had.
     """
 
     def __init__(
@@ -145,31 +146,11 @@ class Device:
             self._masking = None
             self._check_masked(task, assembly.recipe)
         assembly = self._with_frozen(task, assembly)
-        mechanism, rounds = assembly.algorithm.mechanism, assembly.recipe.run.rounds
-        allowed = mechanism.sampler.participation(rounds)
-        most = mechanism.joining(rounds)
+        # Up to here nothing depends on the people of the store. From here on the sums do, and nothing else.
+        most = assembly.algorithm.mechanism.joining(assembly.recipe.run.rounds)
         rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most)
-        drawn, rows = rows, rows[rows < self._store.users]  # the others are registered, and have no text here
-        # Under masks the answer follows from the coins alone: that it comes does not tell who has text.
-        if not len(drawn if masked else rows):
-            return Nothing(Code.NOT_DRAWN)
-        answer = self._train(task, assembly, params, rows, digest(message)) if len(rows) else _nobody(task, message)
-        if masked:
-            account = None if allowed is None else self._account(task, message, drawn)
-            return self._mask(task, assembly, answer, account)
-        # The sum over several users has more values than a byte.
-        answer = replace(answer, coded=answer.users == 1 and assembly.recipe.local.compression == "8bit")
-        return (
-            answer if allowed is None else self._signed(replace(answer, before=self._participation.before(task, rows)))
-        )
-
-    def _account(self, task: Task, message: bytes, drawn: np.ndarray) -> Contribution:
-        """Which rounds the users joined before, without their sums. Those without text count: they were drawn."""
-        before = self._participation.before(task, drawn)
-        return self._signed(replace(_nobody(task, message), users=len(drawn), leaves=[], before=before))
-
-    def _signed(self, answer: Contribution) -> Contribution:
-        return answer if self._membership is None else replace(answer, signature=self._membership.sign(answer.claim))
+        sums = self._sums(task, assembly, params, rows[rows < self._store.users], digest(message))
+        return self._mask(task, assembly, sums) if masked else sums
 
     def _check_masked(self, task: Task, recipe: Recipe) -> None:
         """Refuse a masked round that this device cannot or may not join, before anybody is drawn."""
@@ -180,11 +161,9 @@ class Device:
         if declared.survivors < limits.survivors or declared.colluding < limits.colluding:
             own = f"survivors = {limits.survivors} and colluding = {limits.colluding}"
             raise Refused(Code.LIMITS, f"the run declares less than the limits of this device, {own}")
-        if sentence := next(rules.silo_rules(recipe, self._enrolled.users), None):
-            raise Refused(Code.LIMITS, sentence)
         self._participation.refuse_masked(task.release)
 
-    def _mask(self, task: Task, assembly: Assembly, sums: Contribution, account: Contribution | None) -> Advert:
+    def _mask(self, task: Task, assembly: Assembly, sums: Contribution) -> Advert:
         """Keep the sums, with this device's noise if it adds any, for the later phases; what leaves now are keys."""
         assert self._membership is not None
         federation, mechanism = assembly.recipe.federation, assembly.algorithm.mechanism
@@ -193,7 +172,7 @@ class Device:
         vector = with_own_noise(layout.flatten(sums), mechanism, task.clip_norms)
         largest = largest_noise(mechanism, task.clip_norms, layout)
         participant = Participant(place, context_of(task, sums.task), vector, largest)
-        advert = participant.advert(account)
+        advert = participant.advert()
         self._masking = Masking(sums.task, task.release, participant, advert)
         return advert
 
@@ -287,6 +266,20 @@ class Device:
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
         return local_key(blake2b(words, key=self._secret, digest_size=8).digest())
 
+    def _sums(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
+        """The sums over the users who join; zeros, where there are none or training fails. An answer always comes.
+
+        Guarantee: that a device takes part, and in which form, follows from what is registered alone.
+        """
+        found = _nobody(task, name, assembly.algorithm.mechanism)
+        if len(rows):
+            try:
+                found = self._train(task, assembly, params, rows, name)
+            except Exception:  # also the text of this error stays here
+                log.exception("training failed, and zeros go in the place of its sums")
+        # The sum over several users has more values than a byte.
+        return replace(found, coded=self._enrolled.users == 1 and assembly.recipe.local.compression == "8bit")
+
     def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
@@ -323,10 +316,11 @@ def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndar
     return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
 
 
-def _nobody(task: Task, message: bytes) -> Contribution:
+def _nobody(task: Task, name: str, mechanism: Mechanism) -> Contribution:
     """The sums over no user."""
-    leaves = [np.zeros(leaf.shape, np.int64) for leaf in task.leaves]
-    return Contribution(digest(message), 0, 0, np.zeros(len(task.clip_norms), np.int64), leaves)
+    kind = np.float32 if mechanism.grid(task.clip_norms) is None else np.int64
+    leaves = [np.zeros(leaf.shape, kind) for leaf in task.leaves]
+    return Contribution(name, 0, 0, np.zeros(len(task.clip_norms), np.int64), leaves)
 
 
 def _steps(whole: FixedPoint) -> np.ndarray:

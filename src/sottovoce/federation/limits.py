@@ -69,8 +69,9 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 class Participation:
-    """Which rounds the users of a device joined. It is written before an answer leaves, and never removed.
+    """Which rounds the users of a device joined, by their registered places: with text or without.
 
+    It is written before an answer leaves, and never removed.
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
     Where a run bounds how often and how close together a user joins, no user joins beyond that, whatever the server
     asks. A run keeps the bounds, and the frozen part, that its first task had.
@@ -111,8 +112,6 @@ class Participation:
                 raise Refused(Code.TWICE)
             return np.array(self._joined[task.release], np.int64)
         rows = [row for row in drawn.tolist() if self._may_join(task, row, limits, allowed)]
-        if allowed is not None and len(drawn) and not rows:
-            raise Refused(Code.EARLY)
         new = not self.path.exists()
         line: Facts = {"release": task.release, "task": name, "rows": rows}
         if task.frozen:
@@ -134,14 +133,6 @@ class Participation:
         self.refuse_masked(release)
         self._chain.append({"release": release, "masked": list_digest})
         self._masked.add(release)
-
-    def before(self, task: Task, rows: np.ndarray) -> tuple[int, int]:
-        """The last round of the run before this one that any of the users joined, and the most rounds of any."""
-        earlier = [self._earlier(task, row) for row in rows.tolist()]
-        return max((max(rounds, default=0) for rounds in earlier), default=0), max(map(len, earlier), default=0)
-
-    def _earlier(self, task: Task, row: int) -> list[int]:
-        return [number for run, number in self._rounds.get(row, ()) if run == task.run and number != task.round]
 
     def _may_join(self, task: Task, row: int, limits: Limits, allowed: Allowed | None) -> bool:
         joined = self._rounds.get(row, [])

@@ -33,16 +33,16 @@ HEAD_OF_ARRAY = 2**8  # bytes that describe one array
 
 
 class Code(StrEnum):
-    """Why a device contributed nothing to a round. The server learns nothing else about it."""
+    """Why a device contributed nothing to a round. The server learns nothing else about it.
 
-    NOT_DRAWN = "nobody"  # no user of the device was drawn
+    No code depends on who is in the store of a device.
+    """
+
     VERSION = "version"  # another sottovoce than the server's
     MALFORMED = "malformed"  # a message that cannot be read
     STRANGER = "stranger"  # another federation or vocabulary, or a device that is not on the roster
     LIMITS = "limits"  # the task exceeds what the device's owner allows
     TWICE = "twice"  # the round was answered already
-    EARLY = "early"  # its users joined too few rounds ago, or as often as they may
-    HISTORY = "history"  # it states fewer earlier rounds than the server counted
     BOUNDS = "bounds"  # more users or weight than are registered
     FROZEN = "frozen"  # it lacks the frozen part of the model, which is sent once
     KEPT = "kept"  # it has that part now
@@ -117,28 +117,17 @@ class FrozenPart:
 
 @dataclass(frozen=True)
 class Contribution:
-    """Sums over the users of one device that joined a round: one user on a phone, many in a silo."""
+    """Sums over the users of one device that joined a round: one user on a phone, many in a silo, or nobody."""
 
     task: str  # the digest of the task that it answers
     users: int
     weight: int  # Σ w_k, in steps of `estimators.WEIGHT_STEP`
     bits: np.ndarray  # in halves
     leaves: list[np.ndarray]  # Σ w_k Δ_k in steps of the grid; in float32 where there is no clip, so no grid
-    # Where it is bounded how often users join: the last earlier round of the run that any of these users joined, or 0,
-    # and the most earlier rounds of any of them.
-    before: tuple[int, int] | None = None
-    signature: bytes = b""  # of `claim`, by the device's key
     coded: bool = False  # are the leaves of one user, in numbers of one byte where that loses nothing?
-
-    @property
-    def claim(self) -> bytes:
-        """What a device signs: which task it answers, for how many users, and which rounds they joined before."""
-        return f"{self.task} {self.users} {self.before}".encode()
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
-        if self.before is not None:
-            facts |= {"last": self.before[0], "times": self.before[1], "signature": self.signature.hex()}
         arrays, leaves = {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves]
         for place, leaf in enumerate(self.leaves if self.coded else ()):
             if (found := eight_bit.encode(leaf)) is not None:
@@ -149,7 +138,7 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Nothing:
-    """A device adds nothing, and why. A user who was not drawn looks like one who is away."""
+    """A device adds nothing, and why."""
 
     code: Code
 
@@ -196,12 +185,8 @@ def read_answer(message: bytes) -> Contribution | Nothing:
         if "nothing" in facts:
             return Nothing(Code(typed(facts["nothing"], str)))
         users, weight = typed(facts["users"], int), typed(facts["weight"], int)
-        before, signature = None, b""
-        if "last" in facts:
-            before = typed(facts["last"], int), typed(facts["times"], int)
-            signature = bytes.fromhex(typed(facts["signature"], str))
         leaves = [_decoded(leaf, place, arrays) for place, leaf in enumerate(leaves)]
-        return Contribution(typed(facts["task"], str), users, weight, arrays["bits"], leaves, before, signature)
+        return Contribution(typed(facts["task"], str), users, weight, arrays["bits"], leaves)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
 

@@ -101,4 +101,8 @@ def not_covered_of(found: FederationFacts) -> Iterator[str]:
     else:
         yield "anyone who watches the network, and the server: they see who takes part, so sampling amplifies nothing"
         yield "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it"
+    yield (
+        "time and failures: a silo that is late because of one of its users is missing from a round with all of them, "
+        "and one whose training fails sends zeros for all of them"
+    )
     yield "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart"

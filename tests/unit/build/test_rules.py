@@ -251,10 +251,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             case(MASKED, made_by_server=1),
             "federation.colluding=0, and the server made the keys of 1 device, so could sign for it: rekey these",
         ),
-        (
-            case(MASKED, separated(), federation(noise="devices"), registered=(1, 4, 1)),
-            "a silo of 4 users would tell the server exactly how many of them join a round; use 'poisson'",
-        ),
     ],
     "simulation": [
         (case(MASKED), "federation.aggregation='masked' is for real devices: a simulation has no server to hide from"),

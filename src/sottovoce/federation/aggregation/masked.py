@@ -52,12 +52,11 @@ Take = Callable[[str, bytes], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """Whom a masked round asks: their registered users and public keys, and who may count in it."""
+    """Whom a masked round asks: their registered users and public keys."""
 
     registered: Mapping[str, int]
     public_keys: Mapping[str, str]
     users: int  # registered with all devices, also those not asked: the same in every round, whoever takes part
-    admit: Callable[[str, Contribution], None] | None = None  # raises `Refused`
 
 
 class MaskedAggregator:
@@ -83,7 +82,6 @@ class MaskedAggregator:
         self._adverts: dict[str, Advert] = {}
         self._sum: Contribution | None = None
         self._in_sum: tuple[str, ...] = ()
-        self.joined: dict[str, int] = {}
         self.lacking: list[str] = []
         self.first = _Exchange(self, dict.fromkeys(asked.registered, message), largest(ENTRY), self._take_advert)
 
@@ -130,8 +128,6 @@ class MaskedAggregator:
         if self._layout.counts:
             numbers = masks.folded(numbers, vectors.total.width)
         self._sum, self._in_sum = self._layout.restore(numbers, ""), survivors.names
-        accounts = {name: self._adverts[name].account for name in survivors.names}
-        self.joined = {name: account.users for name, account in accounts.items() if account is not None}
 
     def total(self) -> DeviceSum:
         """The sums, in float64, which holds them exactly."""
@@ -199,10 +195,6 @@ class MaskedAggregator:
         taken = {key for one in self._adverts.values() for key in (one.mask_key, one.seal_key)}
         if advert.mask_key == advert.seal_key or {advert.mask_key, advert.seal_key} & taken:
             raise Refused(Code.MALFORMED)
-        if self._asked.admit is not None:
-            if advert.account is None:
-                raise Refused(Code.MALFORMED)
-            self._asked.admit(device, advert.account)
         self._adverts[device] = advert
 
     def count(self, device: str, answer: bytes, phase: _Exchange) -> str:
