@@ -776,6 +776,23 @@ def a_silo_of_nobody_that_stays_away():
     Device._sums = stay_away
 
 
+@caught_by("unit/commands/test_federate.py", "test_a_device_whose_users_have_no_text_is_there_all_the_same")
+def a_device_that_needs_text_to_start():
+    """A device without text does not start: others are asked in the place of a user who wrote too little."""
+    from sottovoce.commands import federate
+    from sottovoce.errors import SottoError
+
+    real = federate.open_device
+
+    def opened(bundle, data):
+        device, server = real(bundle, data)
+        if not device._store.users:
+            raise SottoError("this device has no text")
+        return device, server
+
+    federate.open_device = opened
+
+
 @caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[masked, min_separation, silo at its limit, removed]")
 def a_limit_that_keeps_a_silo_away():
     """A device whose drawn users may not join refuses the round, as if it were not there."""
