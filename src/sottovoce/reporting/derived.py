@@ -233,7 +233,7 @@ def _settings(statement: Statement, recipe: Recipe, derived: Derived) -> dict[st
         "sampling_generator": sampler.generator,
     }
     if statement.federation is not None:
-        names = ("aggregation", "survivors", "colluding", "noise", "staleness")
+        names = ("aggregation", "survivors", "colluding", "noise")
         settings |= {f"federation.{name}": getattr(recipe.federation, name) for name in names}
     return settings
 
