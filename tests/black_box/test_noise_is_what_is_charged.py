@@ -180,7 +180,7 @@ def test_models_that_the_command_trains_differ_by_the_noise_that_is_charged(fold
 
 # --- devices ---------------------------------------------------------------------------------------------------------
 
-FEDERATED = 24  # rounds
+FEDERATED = 16  # rounds
 SILOS = {"north": 3, "south": 3, "east": 2}  # users, as many as are declared
 
 

@@ -3326,19 +3326,22 @@ def noise_that_follows_from_the_round_alone():
 
 @caught_by(OUTSIDE, f"{COMMANDED}[banded-2-0]")
 def noise_of_every_process():
-    """Each of two processes adds noise to its own sum: twice what is charged for one."""
+    """Each of two processes adds noise: twice what is charged."""
     import jax
     import numpy as np
 
     from sottovoce.multiprocess import cohort_sum
 
-    real, generator = cohort_sum._add_trees, np.random.default_rng()
+    real, draw = cohort_sum._sum_together, np.random.default_rng().standard_normal
 
-    def noised(group, tree):
-        noise = lambda leaf: np.rint(2**28 * generator.standard_normal(leaf.shape)).astype(leaf.dtype)  # noqa: E731
-        return real(group, jax.tree.map(lambda leaf: leaf + noise(leaf) if leaf.ndim > 1 else leaf, tree))
+    def summed(*arguments):
+        found = real(*arguments)
+        # z S of the recipe, in whole steps of a grid that is coarser than that of the sum.
+        return found._replace(
+            total=jax.tree.map(lambda leaf: leaf + np.rint(2**14 * 24 * draw(leaf.shape)) / 2**14, found.total)
+        )
 
-    cohort_sum._add_trees = noised
+    cohort_sum._sum_together = summed
 
 
 @caught_by(OUTSIDE, f"{COMMANDED}[independent-1-10]")
