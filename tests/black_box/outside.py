@@ -282,8 +282,9 @@ class Seen:
         last = load(named.files[max(named.files)][-1])
         names: list[str] = []
         for weight in weights.values():
-            same = (name for name in last if name not in names and np.array_equal(last[name], weight))
-            names.append(next(same))
+            same = [name for name in last if name not in names and np.array_equal(last[name], weight)]
+            assert same, "the released model is not the last checkpoint"
+            names.append(same[0])
         found: dict[int, list[np.ndarray]] = {}
         for number in sorted(self.files):
             arrays = [load(contents) for contents in self.files[number]]
