@@ -588,7 +588,7 @@ def test_words_are_charged_what_they_are_said_to_have_cost(whole):
     fault = said(verify_release(whole(changed)), "ledger")
     assert fault.endswith("for the vocabulary, and the statement says that it cost 8")
     histogram = PrivateVocabulary(8.0, 1e-6).histogram().event()
-    changed |= {"charged": [*charges(), {"event": histogram.to_json(), "count": 1}]}
+    changed = {**changed, "charged": [*charges(), {"event": histogram.to_json(), "count": 1}]}
     assert said(verify_release(whole(changed)), "ledger") == "has the statement's charges"
 
 

@@ -92,7 +92,7 @@ class Scripted:
     compression: None = None
 
     def steps(self, length):
-        return np.ones_like(length)
+        return length * 0 + 1
 
     def train(self, model, user, key, clip_norms, last):
         update = {"x": jnp.asarray(self.numbers, jnp.float32)[user.tokens[:1]]}
