@@ -131,13 +131,37 @@ def test_in_turn_the_worlds_hold_both_kinds_of_a_new_name():
     assert rounds_of("p4") == rounds_of("someone")
 
 
-def total(network, store, sampler, numbers) -> list:
+def total(network, store, sampler, numbers, sum_updates=SUM) -> list:
     """The sum over those of a store who have these numbers for names."""
     rows = np.flatnonzero(np.isin(store.names, list(numbers)))
     algorithm = make_algorithm(sampler)
     clip_norms = algorithm.mechanism.clip_norms(1, None)
     key = local_key(Secrets.seeded(4).keys(1, "a").local)
-    return SUM(algorithm, Task(network, rows, clip_norms, key), store).total
+    return sum_updates(algorithm, Task(network, rows, clip_norms, key), store).total
+
+
+SAMPLERS = [Poisson(0.4), FixedSize(6, 40), TURNS, IRREGULAR]
+
+
+@pytest.mark.parametrize("seats", [3, *(pytest.param(seats, marks=pytest.mark.slow) for seats in (1, 2, 4, 5, 6))])
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: type(sampler).__name__)
+def test_all_others_send_the_same_to_the_bit(stores, network, sampler, seats):
+    """In every round, whatever the one person does: rows may shift, and so may seats, blocks and neighbours."""
+    base, sum_updates = stores["base"], SumInBlocks(seats)
+    mine = {int(base.names[_row_of(base, "p4")])}
+    edges = set()
+    for number in range(1, 7):
+        drawn = set(base.names[sampler.sample(base, Secrets.seeded(4).keys(number, "a").sampling, number)].tolist())
+        others = drawn - mine
+        edges.add(len(others) % seats)
+        alone = total(network, base, sampler, others, sum_updates)
+        for world, store in stores.items():
+            new = set(store.names.tolist()) - set(base.names.tolist()) or mine
+            both = total(network, store, sampler, others | new, sum_updates)
+            own = total(network, store, sampler, new, sum_updates)
+            for one, other, part in zip(*map(jax.tree.leaves, (alone, both, own)), strict=True):
+                np.testing.assert_array_equal(np.asarray(other) - np.asarray(part), one, f"round {number}, {world}")
+    assert seats == 1 or len(edges) > 1
 
 
 @pytest.mark.parametrize("world", WORLDS)
