@@ -331,9 +331,9 @@ def a_device_follows_a_server_that_changes_the_bounds():
 
     real = Participation.join
 
-    def join(self, task, message, drawn, limits, allowed=None):
+    def join(self, task, message, drawn, limits, allowed=None, *seen):
         self._allowed = {} if allowed is None else {task.run: allowed}
-        return real(self, task, message, drawn, limits, allowed)
+        return real(self, task, message, drawn, limits, allowed, *seen)
 
     Participation.join = join
 
@@ -451,7 +451,32 @@ def any_noise_that_the_server_likes():
     """A device does not ask what its noise comes to against the server."""
     from sottovoce.federation import device
 
-    device._against_server = lambda mechanism: 0.0
+    device._against_server = lambda mechanism, earlier: 0.0
+
+
+SUMMED = "test_what_left_in_all_runs_together_is_within_the_owners_limit"
+
+
+@caught_by("unit/federation/test_device.py", SUMMED)
+def a_limit_for_each_run():
+    """A server that begins a run under another name gets from a user what the owner allows, and gets it again."""
+    from sottovoce.federation.limits import Participation
+
+    Participation.seen_before = lambda self, run: ()
+
+
+@caught_by("unit/federation/test_device.py", SUMMED)
+def a_run_that_lowers_its_noise():
+    """The server may ask for less noise in the middle of a run than the rounds before are counted with."""
+    from sottovoce.federation.limits import Participation
+
+    real = Participation.join
+
+    def join(self, task, *rest):
+        self._seen.pop(task.run, None)
+        return real(self, task, *rest)
+
+    Participation.join = join
 
 
 @caught_by("unit/privacy/test_device_noise.py", "test_the_server_tops_up_to_the_noise_of_the_model")

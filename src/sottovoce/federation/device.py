@@ -190,7 +190,8 @@ class Device:
         mechanism, rounds = assembly.algorithm.mechanism, assembly.recipe.run.rounds
         allowed = mechanism.sampler.participation(rounds)
         most = mechanism.joining(rounds)
-        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most)
+        seen = _seen_in_a_round(mechanism)
+        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most, seen)
         drawn, rows = rows, rows[rows < self._store.users]  # the others are registered, and have no text here
         # Under masks the answer follows from the coins alone: that it comes does not tell who has text.
         if not len(drawn if masked else rows):
@@ -306,14 +307,26 @@ class Device:
             and mechanism.sampler.most_updates >= limits.silos
             and task.round <= task.enters <= task.round + assembly.recipe.federation.staleness
             and mechanism.sampler.user_rate <= limits.user_rate
-            and (not limits.server_epsilon or _against_server(mechanism) <= limits.server_epsilon)
             and steps <= limits.steps
             and parameter_count(assembly.params) <= limits.parameters
             and parameter_count(frozen) <= limits.frozen_parameters
         )
         if not within:
             raise Refused(Code.LIMITS)
+        self._check_server_epsilon(task, mechanism)
         return structure.unflatten([jax.numpy.asarray(leaf) for leaf in task.leaves])
+
+    def _check_server_epsilon(self, task: Task, mechanism: Mechanism) -> None:
+        """Refuse a run that, with all that left this device in other runs, comes to more than the owner allows.
+
+        Guarantee: in all runs together, whatever the server calls them, the vectors of any one user that left have an ε
+        against the server of at most `server_epsilon`. A run is refused whole, for all users of the device alike.
+        """
+        limit, earlier = self._limits.server_epsilon, self._participation.seen_before(task.run)
+        if limit and (found := _against_server(mechanism, earlier)) > limit:
+            known = accounting.rounded_up(accounting.epsilon(earlier, SERVER_DELTA))
+            both = f"{known} against the server for other runs, and with this run {accounting.rounded_up(found)}"
+            raise Refused(Code.LIMITS, f"this device has spent an ε of {both}: server_epsilon = {limit:g}")
 
     def _draw(self, task: Task, assembly: Assembly) -> np.ndarray:
         """Flip the coin of every registered user. The same release gives the same coins.
@@ -354,11 +367,16 @@ def for_this_machine(recipe: Recipe) -> Recipe:
 
 
 @lru_cache(maxsize=4)
-def _against_server(mechanism: Mechanism) -> float:
-    """ε against the server, of what one user sends in a run; infinite where it adds the noise."""
+def _against_server(mechanism: Mechanism, earlier: accounting.Spent = ()) -> float:
+    """ε against the server, of what a user sends in a run and sent in `earlier` ones; infinite where it adds noise."""
     if mechanism.devices is None:
         return math.inf
-    return accounting.epsilon(mechanism.devices.against_server, SERVER_DELTA)
+    return accounting.epsilon([*earlier, *mechanism.devices.against_server], SERVER_DELTA)
+
+
+def _seen_in_a_round(mechanism: Mechanism) -> accounting.Event:
+    """What the server sees of a user in a round that they join: it is without noise where the server adds that."""
+    return accounting.NonPrivate() if mechanism.devices is None else mechanism.devices.against_server[0][0]
 
 
 def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndarray) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce.accounting.matrices import Participation as Allowed
 from sottovoce.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce.federation.messages import Code, Facts, Refused, Task, digest
@@ -34,7 +35,7 @@ class Limits:
     masked_only: bool = False  # refuse a run whose server sees what this device adds
     survivors: int = 0  # devices in a masked sum: refuse a run that declares fewer
     colluding: int = 0  # devices that may collude with the server: refuse a masked run that declares fewer
-    server_epsilon: float = 0.0  # against the server, at δ = 1e-6: refuse a run with more; 0 is any, also without one
+    server_epsilon: float = 0.0  # against the server, at δ = 1e-6, of all runs together; 0 is any, also without noise
 
     @staticmethod
     def load(path: Path) -> Limits:
@@ -74,7 +75,7 @@ class Participation:
 
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
     Where a run bounds how often and how close together a user joins, no user joins beyond that, whatever the server
-    asks. A run keeps the bounds, and the frozen part, that its first task had.
+    asks. A run keeps the bounds, the noise against the server, and the frozen part that its first task had.
     """
 
     def __init__(self, path: Path):
@@ -83,6 +84,8 @@ class Participation:
         self._joined: dict[str, list[int]] = {}  # rows, by release
         self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
         self._allowed: dict[str, Allowed] = {}  # by run
+        self._seen: dict[str, Event] = {}  # what the server sees of a user in a round that they join, by run
+        self._most: dict[str, int] = {}  # the most rounds that any user joined, by run
         self._frozen: dict[str, str] = {}  # the hash of what is not trained, by run
         self._masked: set[str] = set()  # releases whose masked vector left
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
@@ -93,20 +96,32 @@ class Participation:
                     continue
                 allowed = Allowed(**line["allowed"]) if "allowed" in line else None
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]], allowed)
+                self._seen[str(line["release"]).rsplit(" ", 2)[0]] = event_from_json(line["seen"])
                 self._frozen[str(line["release"]).rsplit(" ", 2)[0]] = str(line.get("frozen", ""))
             except (KeyError, TypeError, ValueError, SottoError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
     def join(
-        self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits, allowed: Allowed | None = None
+        self,
+        task: Task,
+        message: bytes,
+        drawn: np.ndarray,
+        limits: Limits,
+        allowed: Allowed | None = None,
+        seen: Event = NonPrivate(),  # noqa: B008 -- frozen
     ) -> np.ndarray:
-        """The drawn users who may join; on disk before this returns. `allowed`: by the run, besides the limits."""
+        """The drawn users who may join; on disk before this returns.
+
+        `allowed`: by the run, besides the limits. `seen`: what the server sees of each of them.
+        """
         name = digest(message)
         known = self._allowed.get(task.run, allowed)
         if known != allowed or (allowed is not None and task.enters > allowed.rounds):
             raise Refused(Code.LIMITS)
         if self._frozen.get(task.run, task.frozen) != task.frozen:
             raise Refused(Code.LIMITS)  # another frozen part in the middle of a run
+        if self._seen.get(task.run, seen) != seen:
+            raise Refused(Code.LIMITS)  # another noise, which the earlier rounds were not added up with
         if task.release in self._answered:
             if self._answered[task.release] != name:
                 raise Refused(Code.TWICE)
@@ -115,15 +130,23 @@ class Participation:
         if allowed is not None and len(drawn) and not rows:
             raise Refused(Code.EARLY)
         new = not self.path.exists()
-        line: Facts = {"release": task.release, "task": name, "rows": rows}
+        line: Facts = {"release": task.release, "task": name, "rows": rows, "seen": seen.to_json()}
         if task.frozen:
             line["frozen"] = task.frozen
         self._chain.append(line if allowed is None else {**line, "allowed": allowed.to_json()})
         if new:
             sync_folder(self.path.parent)
         self._note(task.release, name, rows, allowed)
-        self._frozen[task.run] = task.frozen
+        self._frozen[task.run], self._seen[task.run] = task.frozen, seen
         return np.array(rows, np.int64)
+
+    def seen_before(self, run: str) -> Spent:
+        """What the server saw of any one user in all runs but this: of each run the most rounds that a user joined.
+
+        That a user is another one now (the store was prepared again) makes no difference, and whether one has text
+        makes none: it is registered users who join, by their coins.
+        """
+        return tuple((self._seen[other], most) for other, most in sorted(self._most.items()) if other != run)
 
     def refuse_masked(self, release: str) -> None:
         """Refuse a release whose masked vector left already."""
@@ -165,7 +188,9 @@ class Participation:
             self._allowed[run] = allowed
         self._answered[release], self._joined[release] = task, rows
         for row in rows:
-            self._rounds.setdefault(row, []).append((run, int(number)))
+            joined = self._rounds.setdefault(row, [])
+            joined.append((run, int(number)))
+            self._most[run] = max(self._most.get(run, 0), sum(earlier == run for earlier, _ in joined))
 
 
 def read_json(path: Path) -> Facts:

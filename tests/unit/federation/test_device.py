@@ -12,6 +12,7 @@ import pytest
 
 from fleets import FEDERATION, Seat, make_device, seated_device, some_of, tiny_recipe
 from masked_fleets import node_key
+from sottovoce import accounting
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.federation import device as devices
@@ -410,6 +411,34 @@ def test_the_owner_decides_what_a_masked_round_must_declare(everybody, store, tm
     device = masked_fleet(tmp_path, store, limits)["d01"]
     task = everybody if masked else changed(everybody, federation={"aggregation": "plain", "survivors": 0})
     assert code_of_any(device, task.to_bytes()) == code
+
+
+def test_what_left_in_all_runs_together_is_within_the_owners_limit(everybody, store, tmp_path, caplog):
+    """Also under other names of runs, after a restart, and for users who have no text: what counts is who was drawn."""
+    noised = changed(everybody, federation={"noise": "devices", "server_noise_multiplier": 0.8, "participations": 2})
+    once = changed(noised, federation={"participations": 1})
+    mechanism = assemble(Recipe.from_dict(noised.recipe), store).algorithm.mechanism
+    ((event, twice),) = mechanism.devices.against_server
+    limit = accounting.epsilon([(event, twice + 1)], devices.SERVER_DELTA) * 1.001
+
+    def asked(task: Task, run: str, number: int, *, text: int = 5, limit: float = limit) -> str | None:
+        device = masked_fleet(tmp_path, store, Limits(server_epsilon=limit))["d01"]  # after a restart
+        device._store = replace(some_of(store, 4, 4 + text), first=4)
+        return code_of_any(device, replace(task, run=run, round=number).to_bytes())
+
+    assert asked(noised, "spring", 1, text=0) is None  # all are drawn, and nobody has text yet
+    assert asked(noised, "summer", 1) is None  # 1 round of spring and 2 of this one
+    assert asked(noised, "spring", 2) is None  # the same: what left in summer is 1
+    assert asked(noised, "summer", 2) == Code.LIMITS  # 2 of spring, and summer may have 2
+    assert asked(noised, "autumn", 1) == asked(once, "winter", 1) == Code.LIMITS
+    assert "and with this run" in caplog.text
+    assert asked(once, "winter", 1, limit=1.4 * limit) is None  # the owner allows more
+    # With less noise than the run began with, what left could not be added up.
+    louder = changed(noised, federation={"server_noise_multiplier": 0.7})
+    assert asked(louder, "spring", 3, limit=0.0) == Code.LIMITS
+    # What left without noise is seen: no later limit can hold.
+    assert asked(everybody, "bare", 1, limit=0.0) is None
+    assert asked(once, "last", 1, limit=1e6) == Code.LIMITS
 
 
 def code_of_any(device, message: bytes) -> str | None:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from sottovoce.accounting import NonPrivate, SampledSkellam
 from sottovoce.accounting.matrices import Participation as Allowed
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.federation.limits import Limits, Participation
@@ -74,6 +75,23 @@ def test_a_run_that_bounds_participation_is_joined_no_more_than_that(tmp_path):
     # A task that was answered is answered again, and is not counted twice.
     assert code_of(10) is None
     assert Participation(path).before(task(number=15), one) == (10, 2)
+
+
+def test_of_every_other_run_the_most_rounds_that_any_user_joined_count(tmp_path):
+    """After a restart too, and for a user of another place: the store may have been prepared again since."""
+    path, noised = tmp_path / "joined.jsonl", SampledSkellam(0.8, "poisson", 1.0, 2.0**26)
+    record = Participation(path)
+    for number, rows in enumerate(([0, 1], [1], [], [2, 1]), 1):
+        record.join(task(number=number), b"%d" % number, np.array(rows), Limits(), seen=noised)
+    record.join(task("autumn"), b"autumn", np.array([2]), Limits())
+    record.join(task("autumn", 2), b"again", np.array([3]), Limits())
+    record.join(task("nobody"), b"nobody", np.array([], int), Limits(), seen=noised)
+    for found in (record, Participation(path)):
+        assert found.seen_before("winter") == ((NonPrivate(), 1), (noised, 3))
+        assert found.seen_before("autumn") == ((noised, 3),)
+        assert found.seen_before("spring") == ((NonPrivate(), 1),)
+        with pytest.raises(Refused):  # a run keeps its noise
+            found.join(task(number=9), b"9", np.array([5]), Limits())
 
 
 def test_a_damaged_record_is_refused(tmp_path):
