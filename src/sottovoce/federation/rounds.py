@@ -26,6 +26,7 @@ from sottovoce.federation.late import Late, LateRound, Owed
 from sottovoce.federation.late_masked import LateMaskedRound
 from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.silence import Silence
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.local.keys import local_key
 from sottovoce.privacy.mechanism import Mechanism
@@ -55,7 +56,9 @@ class Coordinator:
             frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
             name, part = frozen.name, frozen.to_bytes()
         late = Late(assembly.recipe.federation.staleness, assembly.recipe.run.rounds)
+        silence = Silence(assembly.recipe.federation.silent_rounds)
         while state.round < assembly.recipe.run.rounds:
+            silence.check()
             number = state.round + 1
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
@@ -80,6 +83,7 @@ class Coordinator:
                 late.end(number, self.transport.here())
             if joined is not None:
                 joined.note(number, aggregator.joined)
+            silence.note(summed.answers)
             state, _ = release(algorithm, state, summed, clip_norms, payment)
             yield state, summed
 
