@@ -106,6 +106,25 @@ LATE_SUM = "test_a_late_device_masks_its_update_for_the_round_that_it_enters"
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
 
 
+@caught_by(
+    "unit/federation/test_device.py",
+    "test_what_a_recipe_would_make_a_device_hold_is_looked_at_before_anything_is_made",
+)
+def a_model_that_is_made_to_be_counted():
+    """A device makes the model of a recipe, of whatever size, and then looks at its owner's limits."""
+    from sottovoce.federation import sizes
+
+    sizes.check_recipe = lambda *_: None
+
+
+@caught_by("unit/federation/test_device.py", "test_a_run_whose_training_does_not_fit_the_machine_is_refused")
+def training_that_does_not_fit():
+    """A device begins to train whatever a step takes."""
+    from sottovoce.federation import sizes
+
+    sizes.check_training = lambda assembly: None
+
+
 @caught_by("unit/federation/test_rounds.py", "test_a_server_that_no_device_answers_stops_and_pays_no_more")
 def rounds_of_noise_alone():
     """A server pays for rounds that no device takes part in until the budget is gone."""

@@ -24,6 +24,7 @@ from sottovoce.build import rules
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError, count_of
+from sottovoce.federation import sizes
 from sottovoce.federation.frozen import FrozenParts
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.masking.context import context_of
@@ -48,7 +49,6 @@ from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
-from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.device_noise import check_noised
 from sottovoce.privacy.fixed_point import FixedPoint
@@ -255,7 +255,10 @@ class Device:
             recipe = for_this_machine(recipe)
             name = recipe.sha256()
             if name not in self._assemblies:
-                self._assemblies = {name: assemble(recipe, self._store)}
+                sizes.check_recipe(recipe, self._store.vocabulary.size, self._limits)
+                assembly = assemble(recipe, self._store)
+                sizes.check_training(assembly)
+                self._assemblies = {name: assembly}
             return self._assemblies[name]
         except (SottoError, TypeError, ValueError) as error:
             log.warning("a recipe was refused: %s", error)
@@ -308,8 +311,6 @@ class Device:
             and task.round <= task.enters <= task.round + assembly.recipe.federation.staleness
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
-            and parameter_count(assembly.params) <= limits.parameters
-            and parameter_count(frozen) <= limits.frozen_parameters
         )
         if not within:
             raise Refused(Code.LIMITS)

@@ -1,4 +1,4 @@
-"""When a server stops: after some rounds in a row to which no device added anything. Each is paid for, and only noise."""
+"""When a server stops: after rounds in a row to which no device added anything. Each is paid for, and only noise."""
 
 from __future__ import annotations
 

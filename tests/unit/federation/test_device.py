@@ -16,6 +16,7 @@ from sottovoce import accounting
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.federation import device as devices
+from sottovoce.federation import sizes
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.masking.context import context_of
 from sottovoce.federation.masking.messages import Forwarded, KeyList, read_advert, read_shares, read_vector
@@ -153,6 +154,45 @@ def test_more_than_the_owner_allows_is_refused(task, store, tmp_path, limits, se
     device = make_device(tmp_path, store, "silo", 0, 13, limits=limits)
     assert code_of(device, changed(task, **sections).to_bytes()) == Code.LIMITS
     assert not (tmp_path / "silo.jsonl").exists()
+
+
+TALL = {"kind": "transformer", "embedding": 8, "hidden": 8, "layers": 1, "heads": 1}
+SEPARATELY = {"sampling": "min_separation", "min_separation": 3, "cohort": 3}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"embedding": 40_000, "hidden": 40_000}},
+        {"model": {"embedding": 40_000, "hidden": 40_000, "adapter_rank": 1}},
+        {"model": {**TALL, "head_size": 65_535, "context": 2**20 - 1}},  # no parameters: what attention remembers
+        {"model": {"embedding": 1000, "hidden": 1000, "adapter_rank": 900}},
+        {"run": {"rounds": 10**12}, "federation": {"aggregation": "masked", "survivors": 2, "noise": "devices"}},
+        {"privacy": {**SEPARATELY, "participations": 10**12}},
+        {"privacy": {**SEPARATELY, "noise": "blt"}},
+        {"privacy": {"noise_multiplier": None, "epsilon": 1.0}},
+        {"privacy": {**SEPARATELY, "noise": "banded", "noise_coefficients": [1.0] * 5000}},
+    ],
+)
+def test_what_a_recipe_would_make_a_device_hold_is_looked_at_before_anything_is_made(
+    task, store, tmp_path, monkeypatch, sections
+):
+    made = []
+    monkeypatch.setattr(devices, "assemble", lambda *_: made.append(1))
+    limits = Limits(parameters=100_000, frozen_parameters=30_000_000)
+    device = make_device(tmp_path, store, "silo", 0, 13, limits=limits)
+    assert code_of(device, changed(task, **sections).to_bytes()) == Code.LIMITS
+    assert not made
+
+
+def test_a_run_whose_training_does_not_fit_the_machine_is_refused(task, store, tmp_path, monkeypatch):
+    """Counted by shapes, for as many users as are computed at once, whoever has text."""
+    for bytes_here, expected in ((2**40, None), (1000, Code.LIMITS)):
+        monkeypatch.setattr(sizes, "memory_for_training", lambda bytes_here=bytes_here: bytes_here)
+        device = make_device(tmp_path / str(bytes_here), store, "silo", 0, 13)
+        device._draw = lambda task, assembly: np.array([0])
+        rounds_joined(device, task, rounds=())  # does not train
+        assert code_of(device, task.to_bytes()) == expected
 
 
 def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path):
