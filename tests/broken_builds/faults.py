@@ -125,6 +125,22 @@ def training_that_does_not_fit():
     sizes.check_training = lambda assembly: None
 
 
+@caught_by("unit/multiprocess/test_links.py", "test_strangers_who_are_silent_keep_nobody_waiting")
+def one_handshake_after_another():
+    """Process 0 listens to one stranger after another, and has no time left for the processes of the run."""
+    import threading
+
+    from sottovoce.multiprocess.rendezvous import Door
+
+    real, turn = Door._shake_hands, threading.Lock()
+
+    def in_turn(self, *connection):
+        with turn:
+            real(self, *connection)
+
+    Door._shake_hands = in_turn
+
+
 @caught_by("unit/federation/test_rounds.py", "test_a_server_that_no_device_answers_stops_and_pays_no_more")
 def rounds_of_noise_alone():
     """A server pays for rounds that no device takes part in until the budget is gone."""
