@@ -141,6 +141,25 @@ def one_handshake_after_another():
     Door._shake_hands = in_turn
 
 
+REFUSED = "test_a_device_that_is_refused_leaves_nothing_behind"
+
+
+@caught_by("unit/commands/test_federate.py", REFUSED)
+def a_secret_of_a_device_that_is_refused():
+    """A device draws its secret before its place is looked at."""
+    from sottovoce.commands import federate
+
+    federate.check_registered = lambda *_: None
+
+
+@caught_by("unit/commands/test_federate.py", REFUSED)
+def an_address_that_is_tried_for_ever():
+    """A device takes anything for the address of its server."""
+    from sottovoce.commands import federate
+
+    federate.check_address = lambda text, name: text
+
+
 @caught_by("unit/federation/test_rounds.py", "test_a_server_that_no_device_answers_stops_and_pays_no_more")
 def rounds_of_noise_alone():
     """A server pays for rounds that no device takes part in until the budget is gone."""

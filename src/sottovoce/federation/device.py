@@ -108,11 +108,7 @@ class Device:
         limits: Limits,
         membership: Membership | None = None,
     ):
-        if store.users > enrolled.users:
-            raise SottoError(
-                f"the store {store.path} has {count_of(store.users, 'user')}, and {enrolled.name} is registered for "
-                f"{enrolled.users}; enrol a device for {count_of(store.users, 'user')}"
-            )
+        check_registered(enrolled, store)
         self._enrolled, self._secret = enrolled, secret
         self._store = replace(store, first=enrolled.first)
         self._participation, self._limits, self._membership = participation, limits, membership
@@ -412,6 +408,15 @@ def _steps(whole: FixedPoint) -> np.ndarray:
         return np.asarray(high).astype(np.int64) * 2**16 + np.asarray(low)
 
     return jax.tree.map(join, whole.high, whole.low)
+
+
+def check_registered(enrolled: Enrolment, store: Store) -> None:
+    """Refuse a store of more users than the device is registered for."""
+    if store.users > enrolled.users:
+        raise SottoError(
+            f"the store {store.path} has {count_of(store.users, 'user')}, and {enrolled.name} is registered for "
+            f"{enrolled.users}; enrol a device for {count_of(store.users, 'user')}"
+        )
 
 
 def own_secret(folder: Path) -> bytes:

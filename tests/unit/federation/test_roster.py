@@ -68,7 +68,13 @@ def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "users", "what"),
-    [("phone", 1, "already"), ("Über", 1, "small letters"), ("x/y", 1, "small"), ("z", 0, "1 or")],
+    [
+        ("phone", 1, "already"),
+        ("Über", 1, "small"),
+        ("x/y", 1, "small"),
+        ("z", 0, "1 or"),
+        ("z", 10**12, "at most"),
+    ],
 )
 def test_bad_devices_are_refused(tmp_path, name, users, what):
     create(tmp_path / "f", ("phone", 1))
