@@ -129,9 +129,32 @@ class Roster:
             if facts.pop("format") != FORMAT:
                 raise SottoError(f"{folder} was made by another version; this one reads rosters of format {FORMAT}")
             members = tuple(Member(**member) for member in facts.pop("members"))
-            return Roster(folder, members=members, **facts)
-        except (KeyError, TypeError) as error:
+            roster = Roster(folder, members=members, **facts)
+            roster._check()
+            return roster
+        except (KeyError, TypeError, ValueError) as error:
             raise SottoError(f"{folder / ROSTER} is damaged ({error}); restore it from a backup") from None
+
+    def _check(self) -> None:
+        """Raise a ValueError where a file was not written by `save`. Two devices at one place would share coins."""
+        kinds = {"federation": str, "host": str, "port": int, "tokens_per_user": int}
+        wrong = [name for name, kind in kinds.items() if type(getattr(self, name)) is not kind]
+        if wrong or not _HOST.fullmatch(self.host) or not 0 < self.port < 2**16:
+            raise ValueError(", ".join(wrong) or "the address of the server")
+        if self.held_out is not None and type(self.held_out) is not str:
+            raise ValueError("held_out")
+        place = 0
+        for member in self.members:
+            texts = all(type(text) is str for text in (member.name, member.public_key, member.made_by))
+            if not (texts and _NAME.fullmatch(member.name) and type(member.first) is type(member.users) is int):
+                raise ValueError("a device")
+            if member.first != place or member.users < 1:
+                raise ValueError(f"the place of {member.name}")
+            if member.public_key:
+                keys.fingerprint(member.public_key)
+            place += member.users
+        if len(self.registered) < len(self.members) or place > MOST_USERS:
+            raise ValueError("its devices")
 
     def save(self) -> None:
         facts = {name: value for name, value in asdict(self).items() if name != "path"}

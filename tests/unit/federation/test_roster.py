@@ -83,6 +83,25 @@ def test_bad_devices_are_refused(tmp_path, name, users, what):
     assert [member.name for member in Roster.open(tmp_path / "f").members] == ["phone"]
 
 
+def test_a_roster_that_is_damaged_is_refused(tmp_path):
+    """Also where two devices have one place, or one has two: coins and charges belong to places."""
+    path = create(tmp_path / "f", ("phone", 1), ("silo", 20)).path / "roster.json"
+    whole = json.loads(path.read_text())
+    phone, silo = whole["members"]
+    flaws = [{"host": 5}, {"host": "a b"}, {"port": "x"}, {"port": 0}, {"tokens_per_user": 1.5}, {"federation": 3}]
+    flaws += [{"held_out": 5}, {"members": [silo, phone]}, {"members": [phone, phone]}, {"members": [phone, {}]}]
+    for change in ({"users": "x"}, {"users": 0}, {"users": True}, {"first": 2}, {"name": 7}, {"name": "../x"}):
+        flaws.append({"members": [phone, silo | change]})
+    flaws += [{"members": [phone | {"public_key": key}]} for key in ("x", 5)]
+    flaws += [{"members": [phone, silo | {"users": 10**15}]}, {"members": 5}]
+    for flaw in flaws:
+        path.write_text(json.dumps(whole | flaw))
+        with pytest.raises(SottoError, match="damaged"):
+            Roster.open(path.parent)
+    path.write_text(json.dumps(whole))
+    assert Roster.open(path.parent).users == 21
+
+
 def test_a_device_that_made_its_key_gets_a_folder_without_one(tmp_path):
     create(tmp_path / "f", ("phone", 1))
     public = federate.make_device_key(tmp_path / "own")
