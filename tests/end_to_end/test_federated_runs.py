@@ -200,7 +200,7 @@ def test_who_answers_early_or_forgets_counts_for_nothing(phones, tmp_path):
         return first.setdefault(name, answer)
 
     fleet = InProcess(phones.devices, spoil)
-    recipe = separated_recipe(phones, cohort=5)
+    recipe = separated_recipe(phones, cohort=5).replace(federation={"silent_rounds": 99})
     result = sottovoce.train(recipe, run, coordinator=phones.coordinator(fleet))
     codes = {code for line in Lines(run / "diagnostics.jsonl").read() for code in line["answers"]}
     assert {"history", "twice", "joined"} <= codes

@@ -37,6 +37,7 @@ MAX_MESSAGE = 10_000  # bytes
 HANDSHAKE = 10.0  # seconds to prove that one knows the secret
 MAX_HANDSHAKES = 100  # connections that have not proved it yet; beyond, the oldest is closed
 Message = dict[str, Any]  # a JSON object
+Peer = TypeVar("Peer", bound=socket.socket)
 Said = TypeVar("Said")
 log = logging.getLogger("sottovoce.rendezvous")
 
@@ -231,17 +232,17 @@ def accept_all(listener: socket.socket, processes: int, wait: float, reply: Mess
     return Connections({rank: channel.peer for rank, channel in peers.items()})
 
 
-class Door(Generic[Said]):
+class Door(Generic[Peer, Said]):
     """Accepts connections to a port and shakes hands with all of them side by side. Who passes is put into `arrived`.
 
     A connection that proves nothing has `HANDSHAKE` seconds. Of more than `MAX_HANDSHAKES` at once the oldest is
     closed: a process of the run takes a moment, so strangers who are silent keep nobody waiting, however many they are.
     """
 
-    def __init__(self, listener: socket.socket, greet: Callable[[socket.socket], tuple[socket.socket, Said]]):
+    def __init__(self, listener: socket.socket, greet: Callable[[socket.socket], tuple[Peer, Said]]):
         """`greet` gives the connection to go on with and what was said, or raises: the other end is a stranger."""
         self._listener, self._greet = listener, greet
-        self.arrived: queue.Queue[tuple[socket.socket, Said]] = queue.Queue()
+        self.arrived: queue.Queue[tuple[Peer, Said]] = queue.Queue()
         self._unproved: dict[int, socket.socket] = {}  # another handle of each connection, in the order of coming
         self._closed, self._lock = threading.Event(), threading.Lock()
         threading.Thread(target=self._accept, daemon=True).start()
