@@ -85,7 +85,7 @@ class Participation:
         self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
         self._allowed: dict[str, Allowed] = {}  # by run
         self._seen: dict[str, Event] = {}  # what the server sees of a user in a round that they join, by run
-        self._most: dict[str, int] = {}  # the most rounds that any user joined, by run
+        self._left: dict[str, set[int]] = {}  # the rounds that were answered, by run
         self._frozen: dict[str, str] = {}  # the hash of what is not trained, by run
         self._masked: set[str] = set()  # releases whose masked vector left
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
@@ -141,12 +141,17 @@ class Participation:
         return np.array(rows, np.int64)
 
     def seen_before(self, run: str) -> Spent:
-        """What the server saw of any one user in all runs but this: of each run the most rounds that a user joined.
+        """What the server saw of any one user in all runs but this: of each run the rounds that were answered, and no
+        more than a user may join.
 
-        That a user is another one now (the store was prepared again) makes no difference, and whether one has text
-        makes none: it is registered users who join, by their coins.
+        It follows from what left this device alone: not from who was drawn, who has text, or who is in which place now.
         """
-        return tuple((self._seen[other], most) for other, most in sorted(self._most.items()) if other != run)
+
+        def most(other: str) -> int:
+            bound, rounds = self._allowed.get(other), len(self._left[other])
+            return rounds if bound is None else min(rounds, bound.participations)
+
+        return tuple((self._seen[other], most(other)) for other in sorted(self._left) if other != run)
 
     def refuse_masked(self, release: str) -> None:
         """Refuse a release whose masked vector left already."""
@@ -187,10 +192,9 @@ class Participation:
         if allowed is not None:
             self._allowed[run] = allowed
         self._answered[release], self._joined[release] = task, rows
+        self._left.setdefault(run, set()).add(int(number))
         for row in rows:
-            joined = self._rounds.setdefault(row, [])
-            joined.append((run, int(number)))
-            self._most[run] = max(self._most.get(run, 0), sum(earlier == run for earlier, _ in joined))
+            self._rounds.setdefault(row, []).append((run, int(number)))
 
 
 def read_json(path: Path) -> Facts:

@@ -77,21 +77,20 @@ def test_a_run_that_bounds_participation_is_joined_no_more_than_that(tmp_path):
     assert Participation(path).before(task(number=15), one) == (10, 2)
 
 
-def test_of_every_other_run_the_most_rounds_that_any_user_joined_count(tmp_path):
-    """After a restart too, and for a user of another place: the store may have been prepared again since."""
+def test_of_every_other_run_the_rounds_that_were_answered_count_up_to_what_a_user_may_join(tmp_path):
+    """After a restart too; whoever was drawn, and in whatever place they are now."""
     path, noised = tmp_path / "joined.jsonl", SampledSkellam(0.8, "poisson", 1.0, 2.0**26)
     record = Participation(path)
-    for number, rows in enumerate(([0, 1], [1], [], [2, 1]), 1):
-        record.join(task(number=number), b"%d" % number, np.array(rows), Limits(), seen=noised)
-    record.join(task("autumn"), b"autumn", np.array([2]), Limits())
-    record.join(task("autumn", 2), b"again", np.array([3]), Limits())
-    record.join(task("nobody"), b"nobody", np.array([], int), Limits(), seen=noised)
+    for run, bound in (("spring", Allowed(30, 1, 3)), ("summer", Allowed(30, 1, 9))):
+        for number, rows in enumerate(([0], [1], [], [2]), 1):
+            record.join(task(run, number), b"%d" % number, np.array(rows, int), Limits(), bound, noised)
+    for attempt in "ab":  # one round
+        record.join(task("autumn", 1, attempt), attempt.encode(), np.array([2]), Limits())
     for found in (record, Participation(path)):
-        assert found.seen_before("winter") == ((NonPrivate(), 1), (noised, 3))
-        assert found.seen_before("autumn") == ((noised, 3),)
-        assert found.seen_before("spring") == ((NonPrivate(), 1),)
+        assert found.seen_before("winter") == ((NonPrivate(), 1), (noised, 3), (noised, 4))
+        assert found.seen_before("spring") == ((NonPrivate(), 1), (noised, 4))
         with pytest.raises(Refused):  # a run keeps its noise
-            found.join(task(number=9), b"9", np.array([5]), Limits())
+            found.join(task(number=9), b"9", np.array([5]), Limits(), Allowed(30, 1, 3))
 
 
 def test_a_damaged_record_is_refused(tmp_path):
