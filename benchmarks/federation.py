@@ -33,7 +33,7 @@ from sottovoce.federation.flower import payload, serverapp
 from sottovoce.federation.flower.line_client import LineClient
 from sottovoce.federation.flower.run_at_socket import SOON
 from sottovoce.federation.flower.subprocesses import Child, free_port
-from sottovoce.federation.messages import Code, Contribution, Nothing, Task, digest, read_request
+from sottovoce.federation.messages import Contribution, Task, digest, read_request
 from sottovoce.recipe import Recipe
 from sottovoce.runs.record import Lines
 
@@ -239,12 +239,10 @@ class Random:
         self._generator = np.random.default_rng(seed)
 
     def __call__(self, message: bytes) -> bytes:
-        if self._generator.random() < 0.5:
-            return Nothing(Code.NOT_DRAWN).to_bytes()
-        task = read_request(message)
+        task, joins = read_request(message), int(self._generator.random() < 0.5)
         assert isinstance(task, Task)
-        leaves = [self._generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
-        return Contribution(digest(message), 1, 2**24, np.ones(1, np.int64), leaves).to_bytes()
+        leaves = [joins * self._generator.integers(-1000, 1000, leaf.shape) for leaf in task.leaves]
+        return Contribution(digest(message), joins, joins * 2**24, np.array([joins]), leaves).to_bytes()
 
 
 @contextmanager

@@ -68,20 +68,10 @@ def make_roster(
 
 
 class InProcess:
-    """A transport without a network. `spoil` may change what a device sends, or swallow it.
+    """A transport without a network. `spoil` may change what a device sends, or swallow it."""
 
-    `slow` says how many exchanges later a device answers, by its name and the number of the exchange that asks it.
-    Answers that are waited for in vain are withdrawn.
-    """
-
-    def __init__(
-        self,
-        devices: dict[str, Device],
-        spoil: Callable[[str, bytes], bytes | None] | None = None,
-        slow: Callable[[str, int], int] = lambda name, number: 0,
-    ):
-        self.devices, self.spoil, self.slow = devices, spoil, slow
-        self.open: dict[str, tuple[int, bytes]] = {}  # answers on their way, and in which exchange they come
+    def __init__(self, devices: dict[str, Device], spoil: Callable[[str, bytes], bytes | None] | None = None):
+        self.devices, self.spoil = devices, spoil
         self.tasks: list[bytes] = []
         self.asked: list[set[str]] = []  # the devices, by exchange
 
@@ -97,11 +87,7 @@ class InProcess:
                 if self.spoil is not None and answer is not None:
                     answer = self.spoil(name, answer)
                 if answer is not None:
-                    self.open[name] = len(self.asked) + self.slow(name, len(self.asked)), answer
-        for name in [name for name, (number, _) in self.open.items() if number <= len(self.asked)]:
-            yield name, self.open.pop(name)[1]
-        for name in exchange.awaited & set(self.open):
-            del self.open[name]
+                    yield name, answer
 
 
 def tiny_recipe(folder: Path | str, **sections: dict) -> Recipe:

@@ -19,7 +19,7 @@ from sottovoce.federation.masking.messages import Request, read_later
 from sottovoce.federation.masking.participant import Participant, Place
 from sottovoce.federation.masking.vector import layout_of
 from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
-from sottovoce.federation.messages import Code, Contribution, Later, Nothing, Refused, Task, digest, read_request
+from sottovoce.federation.messages import Contribution, Later, Nothing, Refused, Task, digest, read_request
 from sottovoce.federation.rounds import aggregate
 from sottovoce.federation.transport import Exchange
 from sottovoce.privacy.clipping import FlatClip
@@ -73,7 +73,7 @@ def some_sums(generator: np.random.Generator, users: int = 3) -> Contribution:
 class Stub:
     """A device of one masked round: what `Device` does, without training and without a disk."""
 
-    def __init__(self, place: Place, sums: Contribution | None):
+    def __init__(self, place: Place, sums: Contribution):
         self.place, self.sums = place, sums
         self.participant: Participant | None = None
         self.left: list[str] = []  # the lists for which a vector left
@@ -90,8 +90,6 @@ class Stub:
             return Nothing(refused.code).to_bytes()
 
     def begin(self, task: Task, message: bytes) -> bytes:
-        if self.sums is None:
-            return Nothing(Code.NOT_DRAWN).to_bytes()
         vector = layout_of(self.sums, Federation()).flatten(self.sums)
         self.participant = Participant(self.place, context_of(task, digest(message)), vector)
         return self.participant.advert().to_bytes()
@@ -151,7 +149,7 @@ class MaskedFleet:
     def expected(self, names: set[str]) -> DeviceSum:
         """The plain sum over some devices."""
         grid = MECHANISM.grid(some_task().clip_norms)
-        sums = [stub.sums for name, stub in self.stubs.items() if name in names and stub.sums is not None]
+        sums = [stub.sums for name, stub in self.stubs.items() if name in names]
         parts = [np.sum([one.leaves[part] for one in sums], axis=0) * grid for part in range(2)]
         total = jax.tree.unflatten(jax.tree.structure(LIKE), parts)
         weight = np.float64(sum(one.weight for one in sums) * WEIGHT_STEP)

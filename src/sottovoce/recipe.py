@@ -255,7 +255,6 @@ class Federation:
     participations: int = _value(0, "devices' noise: rounds that a user joins at most; 0: by the sampling", low=0)
     max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
     silent_rounds: int = _value(3, "rounds in a row that no device takes part in; then the server stops", low=1)
-    staleness: int = _value(0, "s: slow devices answer for a round up to s later; 0: for the same", low=0)
 
 
 class HasRecipe(Protocol):

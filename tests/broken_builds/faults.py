@@ -102,7 +102,6 @@ def answers_that_are_taken_at_their_word():
     messages.unpack, Aggregator.take = unpack, raised
 
 
-LATE_SUM = "test_a_late_device_masks_its_update_for_the_round_that_it_enters"
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
 
 
@@ -240,47 +239,6 @@ def sockets_that_others_reach():
     sockets.check_private = lambda folder: folder.chmod(0o755)
 
 
-@caught_by("unit/federation/test_device.py", "test_users_are_drawn_for_the_round_that_their_answer_enters")
-def late_users_drawn_for_the_round_that_they_missed():
-    """A device draws for the round whose model it trains: in the round entered, its users have two coins."""
-    from sottovoce.federation.messages import Task
-
-    Task.enters = property(lambda self: self.round)
-
-
-@caught_by("unit/federation/test_late.py", "test_a_device_that_was_late_gets_more_time_and_one_that_is_quick_less")
-def devices_asked_while_they_owe_an_answer():
-    """A device gets another task while its answer is on its way: both may enter one round."""
-    from sottovoce.federation.late import Late
-
-    real = Late.due
-    Late.due = lambda self, devices, number: real(dataclasses.replace(self, owed={}), devices, number)
-
-
-@caught_by("unit/federation/test_late.py", "test_rounds_are_asked_for_one_after_another_whatever_is_drawn")
-def rounds_asked_for_in_any_order():
-    """A device that drew nobody for a later round is asked for an earlier one: whoever sees that one knows."""
-    from sottovoce.federation.late import Late
-
-    real = Late.due
-    Late.due = lambda self, devices, number: real(dataclasses.replace(self, _last={}), devices, number)
-
-
-@caught_by("unit/federation/test_late.py", "test_a_late_answer_enters_the_round_that_its_users_were_drawn_for")
-def a_late_answer_in_whatever_round_it_meets():
-    """An answer that came before its round is added up at once, beside those of another draw."""
-    from sottovoce.federation.late import LateRound
-
-    def take(self, device, answer):
-        self._aggregator._registered = {**self._aggregator._registered, device: 7}
-        self._aggregator._tasks[device] = self._late.owed[device].task
-        code = self._aggregator.take(device, answer)
-        self._late.owed.pop(device)
-        return code
-
-    LateRound.take = take
-
-
 @caught_by("unit/federation/test_eight_bit.py", "test_a_quantised_update_is_read_to_the_last_step")
 def bytes_that_are_nearly_the_update():
     """By how many steps a multiple of the unit is off is not sent: the sum is another than that of exact updates."""
@@ -291,34 +249,8 @@ def bytes_that_are_nearly_the_update():
     eight_bit.np.array_equal = lambda one, other: True
 
 
-@caught_by("unit/federation/test_late_masked.py", "test_a_kept_update_enters_the_round_that_was_named_for_it_alone")
-def a_kept_update_in_whatever_round_the_server_likes():
-    """A device masks a late update for any round that it is asked in: its users are there beside the coins of that."""
-    from sottovoce.federation import device
-
-    device._is_round_of = lambda task, kept: True
-
-
-@caught_by("unit/federation/test_late_masked.py", "test_what_a_device_keeps_is_masked_once")
-def a_kept_update_that_is_masked_again():
-    """A device keeps its update after it entered a round: the server gets a second vector of it."""
-    from sottovoce.federation.device import Device
-
-    real = Device._enter
-
-    def enter(self, request):
-        kept, self._masking = self._kept, None
-        self._participation.refuse_masked = lambda release: None
-        try:
-            return real(self, request)
-        finally:
-            self._kept = kept
-
-    Device._enter = enter
-
-
-@caught_by("unit/federation/test_late_masked.py", LATE_SUM)
-def late_updates_with_the_noise_of_another_round():
+@caught_by("unit/federation/test_device.py", "test_every_vector_has_noise_of_its_own")
+def vectors_with_the_noise_of_another_round():
     """All vectors of a device have the noise of its first: two rounds differ by updates alone."""
     from sottovoce.federation import device
 
@@ -349,6 +281,7 @@ def pseudonyms_without_a_key():
     PseudonymKey._keyed = lambda self, text: sha256(text).digest()
 
 
+OTHERS = "test_one_person_changes_nothing_for_all_others"
 TWO_SILOS = "test_a_person_in_two_silos_moves_the_sum_by_no_more_than_one_user"
 
 
@@ -416,28 +349,54 @@ def a_device_follows_a_server_that_changes_the_bounds():
     Participation.join = join
 
 
-@caught_by("unit/federation/test_joined.py", "test_an_answer_that_is_early_or_contradicts_the_count_is_refused")
-def the_server_believes_what_a_device_says_of_its_rounds():
-    """A device that lost its record joins as if it never had."""
-    from sottovoce.federation.joined import Joined
-
-    Joined.check = lambda self, device, answer, round_number: None
-
-
-@caught_by("end_to_end/test_federated_runs.py", "test_what_a_device_states_of_its_rounds_is_signed")
-def rounds_stated_without_a_signature():
-    """Anybody may state the rounds of a device."""
-    from sottovoce.federation import keys
-
-    keys.is_signed_by = lambda public_key, signature, message: True
-
-
 @caught_by("end_to_end/test_federated_runs.py", "test_correlated_noise_over_devices_asks_only_who_is_free")
 def everybody_is_asked():
     """The model goes to all registered devices, although the server decides who joins."""
     from sottovoce.federation.rounds import Coordinator
 
-    Coordinator._free = lambda self, recipe, joined, number, payment: self.roster.registered
+    Coordinator._asked = lambda self, assembly, run, number, payment: self.roster.registered
+
+
+@caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[plain, min_separation, phone, removed]")
+def phones_that_count_when_they_add_something():
+    """A phone that was asked and adds nobody stays in the draw, and takes the turns of others."""
+    from sottovoce.federation.aggregation.plain import Aggregator
+    from sottovoce.federation.joined import Joined
+    from sottovoce.federation.messages import read_answer
+
+    take, free, idle = Aggregator.take, Joined.is_free, set()
+
+    def taken(self, device, answer):
+        if not read_answer(answer).users:
+            idle.add(device)
+        return take(self, device, answer)
+
+    Aggregator.take = taken
+    Joined.is_free = lambda self, device, number: device in idle or free(self, device, number)
+
+
+@caught_by("unit/federation/test_joined.py", "test_an_attempt_that_is_begun_again_asks_the_same_devices")
+def other_phones_when_an_attempt_is_begun_again():
+    """A server that was killed draws again: the phones of before have joined, and are not in the sum."""
+    from sottovoce.federation.joined import Joined
+
+    Joined.asked = lambda self, number, attempt: None
+
+
+@caught_by("unit/federation/aggregation/test_plain.py", "test_a_contribution_of_nobody_counts_and_moves_nothing")
+def a_server_that_refuses_nobody():
+    """The server takes no sum over nobody: how a device counts tells whether its users have text."""
+    from sottovoce.federation.aggregation import plain
+    from sottovoce.federation.messages import Code, Refused
+
+    real = plain.Aggregator._check
+
+    def check(self, answer, registered):
+        real(self, answer, registered)
+        if not answer.users:
+            raise Refused(Code.BOUNDS)
+
+    plain.Aggregator._check = check
 
 
 @caught_by("unit/federation/test_device.py", "test_a_coin_follows_from_the_secret_and_the_release_alone")
@@ -845,9 +804,7 @@ def a_bound_that_follows_from_who_takes_part():
     MaskedAggregator._key_list = here_alone
 
 
-@caught_by(
-    "unit/federation/test_late_masked.py", "test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked"
-)
+@caught_by("unit/federation/test_rounds.py", "test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked")
 def a_bound_that_follows_from_who_is_asked():
     """The same where the server names the users: those of the devices it asks, and not of all."""
     from sottovoce.federation import rounds
@@ -888,10 +845,9 @@ def a_vector_that_leaves_again_after_a_crash():
     """That a masked vector left is in memory alone."""
     from sottovoce.federation.limits import Participation
 
-    def note(self, releases, list_digest):
-        for release in releases:
-            self.refuse_masked(release)
-            self._masked.add(release)
+    def note(self, release, list_digest):
+        self.refuse_masked(release)
+        self._masked.add(release)
 
     Participation.note_masked = note
 
@@ -907,16 +863,71 @@ def a_record_that_is_not_written_before_the_vector_leaves():
     Participant._mask = lambda self, forwarded, before_vector: real(self, forwarded, lambda digest: None)
 
 
-@caught_by("unit/federation/test_device.py", "test_whether_a_masked_answer_comes_does_not_tell_who_has_text")
-def an_answer_that_tells_who_has_text():
-    """A device whose drawn users have no text stays away from a masked round."""
-    from sottovoce.federation import device
+@caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[masked, min_separation, silo, removed]")
+def a_silo_of_nobody_that_stays_away():
+    """A device of which nobody joins takes no part: a masked sum opens or not because of one user of it."""
+    from sottovoce.federation.device import Device
     from sottovoce.federation.messages import Code, Refused
 
-    def stay_away(task, message):
-        raise Refused(Code.NOT_DRAWN)
+    real = Device._sums
 
-    device._nobody = stay_away
+    def stay_away(self, task, assembly, params, rows, name):
+        if not len(rows):
+            raise Refused(Code.FAILED)
+        return real(self, task, assembly, params, rows, name)
+
+    Device._sums = stay_away
+
+
+@caught_by("unit/commands/test_federate.py", "test_a_device_whose_users_have_no_text_is_there_all_the_same")
+def a_device_that_needs_text_to_start():
+    """A device without text does not start: others are asked in the place of a user who wrote too little."""
+    from sottovoce.commands import federate
+    from sottovoce.errors import SottoError
+
+    real = federate.open_device
+
+    def opened(bundle, data):
+        device, server = real(bundle, data)
+        if not device._store.users:
+            raise SottoError("this device has no text")
+        return device, server
+
+    federate.open_device = opened
+
+
+@caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[masked, min_separation, silo at its limit, removed]")
+def a_limit_that_keeps_a_silo_away():
+    """A device whose drawn users may not join refuses the round, as if it were not there."""
+    from sottovoce.federation.limits import Participation
+    from sottovoce.federation.messages import Code, Refused
+
+    real = Participation.join
+
+    def join(self, task, message, drawn, limits, allowed=None):
+        rows = real(self, task, message, drawn, limits, allowed)
+        if len(drawn) and not len(rows):
+            raise Refused(Code.LIMITS)
+        return rows
+
+    Participation.join = join
+
+
+@caught_by("unit/federation/test_device.py", "test_where_training_fails_zeros_are_sent")
+def a_text_that_keeps_a_device_away():
+    """A device whose training fails answers with an error: a masked sum of the others is then not opened."""
+    from sottovoce.federation.device import Device
+
+    real = Device._sums
+
+    def train(self, task, assembly, params, rows, name):
+        return (
+            self._train(task, assembly, params, rows, name)
+            if len(rows)
+            else real(self, task, assembly, params, rows, name)
+        )
+
+    Device._sums = train
 
 
 @caught_by(

@@ -166,10 +166,3 @@ def children(process: int) -> list[int]:
         if parent == process:
             found.append(int(folder.name))
     return found
-
-
-def codes(answers: dict[str, int]) -> dict[str, int]:
-    """Who was drawn is a matter of coins: devices that joined and those with nobody drawn are one."""
-    contributing = answers.get("joined", 0) + answers.get("nobody", 0)
-    others = {code: count for code, count in answers.items() if code not in ("joined", "nobody")}
-    return {**others, "contributing": contributing}

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from real_processes import HOLDING, NO_HURRY, PATIENCE, World, codes, kill_superlink
+from real_processes import HOLDING, NO_HURRY, PATIENCE, World, kill_superlink
 
 from fleets import tiny_recipe
 from sottovoce.build.assembly import assemble
@@ -97,7 +97,7 @@ def test_a_run_with_hostile_devices_through_every_fault(real_world, tmp_path):
     entries = Ledger.open(run / "ledger.jsonl").entries
     assert [(entry.round, entry.attempt) for entry in entries] == [(number, 0) for number in range(1, 7)]
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
-    assert [codes(line) for line in answers[4:]] == [{"version": 1, "contributing": 2}] * 2
+    assert answers[4:] == [{"version": 1, "joined": 2}] * 2
     weights = checkpoints.latest(run / "checkpoints")[0]
     assert weights is not None
     assert all(np.isfinite(array).all() for array in weights.arrays.values())
@@ -123,7 +123,7 @@ def _first_server(world: World, run: Path, state: Path, alice: subprocess.Popen,
     world.until("round 3", held(3, "alice"))
     world.until("round 3", lambda: "rogue contributes nothing: twice" in world.said(server))
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
-    assert [codes(line) for line in answers] == [{"malformed": 1, "contributing": 2}] * 2
+    assert answers == [{"malformed": 1, "joined": 2}] * 2
     _equal_to_simulated(world, run, 2)
     _only_the_fleet_is_reachable(folder)
 
@@ -139,8 +139,8 @@ def _first_server(world: World, run: Path, state: Path, alice: subprocess.Popen,
     world.device("alice", hold)  # and is let in again
     world.until("round 5", held(5, "clinic"))
     answers = [line["answers"] for line in Lines(run / "diagnostics.jsonl").read()]
-    assert codes(answers[2]) == {"twice": 1, "contributing": 2}
-    assert codes(answers[3]) == {"away": 1, "contributing": 2}  # the rogue's update, clipped, counts
+    assert answers[2] == {"twice": 1, "joined": 2}
+    assert answers[3] == {"away": 1, "joined": 2}  # the rogue's update, clipped, counts
     server.kill()
     server.wait()
 

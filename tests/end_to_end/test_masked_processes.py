@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import signal
 
 import pytest
 
 pytest.importorskip("flwr")
 
-from real_processes import NO_HURRY, SHARES, TIME_IS_UP, World, with_own_keys
+from real_processes import NO_HURRY, SHARES, World, with_own_keys
 from small_world import call
 
 from fleets import tiny_recipe
@@ -19,22 +18,6 @@ from sottovoce.runs.record import Lines
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
-# A device that does not begin a task as long as a file is there; it leaves word of the round that waits for it.
-SLOW = """
-from pathlib import Path
-from sottovoce.federation import device as devices
-from sottovoce.federation.messages import Task, read_request
-real = devices.Device.answer
-
-def answer(self, message):
-    slow, request = Path({folder!r}) / "slow", read_request(message)
-    while isinstance(request, Task) and slow.exists():
-        slow.with_name(f"slow-{{request.round}}").touch()
-        time.sleep(0.1)
-    return real(self, message)
-
-devices.Device.answer = answer
-"""
 NOISED = {
     "aggregation": "masked",
     "survivors": 2,
@@ -82,43 +65,3 @@ def test_devices_add_the_noise_and_the_server_opens_sums_that_have_it(real_world
     assert said["mechanism"]["devices"]["participations"] == 2
     assert "Devices add noise before they send" in said["prose"]
     assert said["federation"].get("keys_made_by_server", 0) == 0
-
-
-def test_a_slow_device_masks_its_update_for_the_round_that_it_enters(real_world, tmp_path):
-    """It misses a round, is asked for the one after the next, keeps its update, and shows keys when that begins."""
-    world: World = real_world
-    recipe = tiny_recipe(tmp_path / "federation").replace(
-        privacy={"users": 14, "cohort": 14, "accountant": "pld"},
-        run={"rounds": 500, "block": 0},
-        federation={**NOISED, "participations": 500, "staleness": 1},
-    )
-    (tmp_path / "recipe.toml").write_text(recipe.to_toml())
-    with_own_keys(world)
-    run, slow = tmp_path / "run", tmp_path / "slow"
-    for name in SHARES:
-        world.device(name, SLOW.format(folder=str(tmp_path)) if name == "clinic" else "")
-    server = world.server(
-        "server", tmp_path / "recipe.toml", "--federation", tmp_path / "federation", "--out", run, "--at-least", 3,
-        *NO_HURRY, before=TIME_IS_UP.format(folder=str(tmp_path)),
-    )  # fmt: skip
-    lines = lambda: Lines(run / "diagnostics.jsonl").read()  # noqa: E731
-    world.until("a round", lines)
-    slow.touch()
-    world.until("a round that waits", lambda: list(tmp_path.glob("slow-*")))
-    missed = int(next(tmp_path.glob("slow-*")).name.partition("-")[2])
-    (tmp_path / "up").touch()
-    world.until("a round without the clinic", lambda: len(lines()) > missed)
-    slow.unlink()
-    world.until("the round entered", lambda: len(lines()) > missed + 1)
-    server.send_signal(signal.SIGTERM)
-    world.until("the end of the server", lambda: server.poll() is not None)
-    assert server.returncode == 143, world.logs()
-    answers = [line["answers"] for line in lines()]
-    assert answers[missed - 1] == {"joined": 2, "away": 1}
-    assert answers[missed] == {"joined": 2, "late": 1}
-    assert answers[missed + 1] == {"joined": 3}, world.logs()
-    record = (tmp_path / "devices" / "clinic" / "participation.jsonl").read_text()
-    left = [json.loads(line)["release"].split()[1] for line in record.splitlines() if "masked" in json.loads(line)]
-    assert str(missed) not in left
-    assert str(missed + 1) not in left
-    assert str(missed + 2) in left

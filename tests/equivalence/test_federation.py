@@ -141,8 +141,8 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
     assert len(cohorts) == 3
     assert len({tuple(cohort) for cohort in cohorts}) == 3
     assert 6 < sum(map(len, cohorts)) < 33
-    # A device is in the sum when a coin of its users says so, and only then.
-    assert set(answers) <= {"joined", "nobody"}
+    # A device whose users' coins all fell the other way is in the sum with zeros.
+    assert set(answers) - ({"away"} if settings is SEPARATED else set()) == {"joined"}  # a phone may wait for its turn
 
 
 def _joined(device, number: int) -> np.ndarray:

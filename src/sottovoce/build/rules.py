@@ -318,8 +318,6 @@ def _federation(recipe: Recipe) -> Iterator[str]:
     federation, least = recipe.federation, recipe.federation.colluding + 2
     if federation.max_silos > 1:
         yield from _silos(recipe)
-    if federation.staleness:
-        yield from _late(recipe)
     yield from _device_noise(recipe)
     if federation.aggregation == "plain":
         for key in ("survivors", "colluding"):
@@ -343,19 +341,6 @@ def _silos(recipe: Recipe) -> Iterator[str]:
     coins = SAMPLERS[privacy.sampling].independent and privacy.mode == "private"
     if coins and recipe.federation.noise == "server" and accountant_of(privacy) != "pld":
         yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
-
-
-def _late(recipe: Recipe) -> Iterator[str]:
-    """Answers that enter a later round."""
-    said = f"federation.staleness={recipe.federation.staleness}"
-    if recipe.federation.aggregation == "masked" and recipe.federation.noise == "server":
-        alone = "by a model that moves nobody else the server would open one late update; use noise='devices', or 0"
-        yield f"{said} under masks needs noise before the sum is open: {alone}"
-    if recipe.privacy.adaptive_quantile is not None:
-        adapts = "an update is clipped before the clip norm of its round is known"
-        yield f"{said} does not go with privacy.adaptive_quantile: {adapts}; remove one"
-    if recipe.model.adapter_rank is not None:
-        yield f"{said} is for models that are trained whole, not for adapters; use 0, or train all of the model"
 
 
 def _device_noise(recipe: Recipe) -> Iterator[str]:
@@ -502,13 +487,6 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield "[audit] plants made-up users in a store, and there is none across devices; audit a simulated run"
 
 
-def silo_rules(recipe: Recipe, users: int) -> Iterator[str]:
-    """Rules of a recipe and the registered users of one device."""
-    if recipe.federation.noise == "devices" and users > 1 and not SAMPLERS[recipe.privacy.sampling].independent:
-        exact = f"a silo of {users} users would tell the server exactly how many of them join a round"
-        yield f"federation.noise='devices' with privacy.sampling={recipe.privacy.sampling!r}: {exact}; use 'poisson'"
-
-
 def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: int = 0) -> Iterator[str]:
     """Rules of a recipe, the registered users of each device, and how many device keys the server made."""
     devices = len(registered)
@@ -521,13 +499,10 @@ def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: in
         many = f"federation.colluding={recipe.federation.colluding}, and the server made the keys of"
         many += f" {count_of(made_by_server, 'device')}, so could sign for {plural(made_by_server, 'it', 'them')}"
         yield f"{many}: rekey these (`sotto federate key` and `rekey`), or raise it"
-    yield from silo_rules(recipe, max(registered, default=0))
 
 
 def simulation_rules(recipe: Recipe) -> Iterator[str]:
     """Rules of a recipe that is trained on a store, in one place."""
-    if recipe.federation.staleness:
-        yield f"federation.staleness={recipe.federation.staleness} is for real devices; a simulation has run.delays"
     if recipe.federation.aggregation != "plain" and recipe.federation.noise == "server":
         simulated = "a simulation has no server to hide from, and its sums are the same"
         yield f"federation.aggregation={recipe.federation.aggregation!r} is for real devices: {simulated}; use 'plain'"

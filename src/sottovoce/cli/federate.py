@@ -246,10 +246,13 @@ def _serve(train: Callable[..., RunResult], run: Path, options: ServingOptions, 
 def device(
     bundle: Annotated[Path, option("The device's folder, made by `sotto federate init` or `enrol`.")],
     *,
-    data: Annotated[Path, option("A store of the device's users, prepared with the federation's vocabulary.")],
+    data: Annotated[
+        Path | None,
+        option("A store of the device's users, in the federation's vocabulary. Without: they have no text."),
+    ] = None,
     server: Annotated[str | None, option("HOST:PORT of the server, if not as in the folder.")] = None,
 ) -> None:
-    """Be a device: stay connected, and train for every round that draws one of its users. Ctrl-C ends it."""
+    """Be a device: stay connected, and answer every round, with zeros where none of its users joins. Ctrl-C ends it."""
     from sottovoce.commands.federate import run_device
 
     _log()
@@ -305,7 +308,8 @@ def home(
     }
     print_table(f"Store {out}", rows)
     print("compare the matching with the other silos: all must have the same, or a person could have two homes")
-    print(f"next: register {name}={found.at_home} at the server, and use --data {out} with `sotto federate device`")
+    number = f"{found.at_home} users or more (the number is public)"
+    print(f"next: register {name} for {number}, and use --data {out} with `sotto federate device`")
 
 
 @app.command

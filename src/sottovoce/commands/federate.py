@@ -216,13 +216,18 @@ def _link_folder(found: Roster) -> Iterator[Path]:
 
 
 def run_device(
-    bundle: Path, data: Path, *, server: str | None = None, stop: Stop = never, notify: Notify = lambda text: None
+    bundle: Path,
+    data: Path | None = None,
+    *,
+    server: str | None = None,
+    stop: Stop = never,
+    notify: Notify = lambda text: None,
 ) -> None:
     """Be a device of a federation, with the users of a store, until it is stopped.
 
     Args:
         bundle: the folder that was carried to the device.
-        data: the store of its users.
+        data: the store of its users; None where none of them has text. The device then takes part all the same.
         server: the address of the server, if not the one in the bundle.
         stop: is asked while the device waits.
         notify: takes a line about each step.
@@ -240,14 +245,14 @@ def run_device(
         SuperNodeClient(bundle, address, device.answer, notify).run(stop)
 
 
-def open_device(bundle: Path, data: Path) -> Device:
+def open_device(bundle: Path, data: Path | None) -> Device:
     """A device from its folder and the store of its users. One that is refused leaves nothing behind."""
     place = DevicePlace.load(bundle)
     enrolment, size = place.enrolment, place.tokens_per_user
-    store = Store.open(data)
+    words = load_tokenizer(bundle)
+    store = Store.from_users([], words, size, names=[]) if data is None else Store.open(data)
     if not store.people:
         raise SottoError(f"{data} was prepared from plain text: its users are no persons; prepare records with users")
-    words = load_tokenizer(bundle)
     if words.fingerprint != store.vocabulary.fingerprint or store.tokens_per_user != size:
         file = bundle / words.file_name
         tokens = f"--vocabulary {file} --vocabulary-size {words.size}" if words.is_words else f"--tokenizer {file}"

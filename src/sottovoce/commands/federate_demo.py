@@ -153,7 +153,7 @@ class Seen:
 def comparison(plain: Seen, masked: Seen) -> list[str]:
     """What the server saw of one silo: numbers of its update, and the numbers in the same places under masks."""
     sums = read_answer(plain.answer)
-    if not isinstance(sums, Contribution):
+    if not isinstance(sums, Contribution) or not sums.users:
         return [f"         nobody was drawn in {WATCHED}, so the plain round shows nothing"]
     update = np.concatenate([leaf.ravel() for leaf in sums.leaves])
     hidden = unpack(masked.answer, len(masked.answer))[1].get("vector", np.zeros(0, np.uint8))

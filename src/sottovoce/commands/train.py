@@ -563,7 +563,6 @@ class Training:
             colluding=declared.colluding,
             noise=declared.noise,
             keys_made_by_server=len(listed.made_by_server),
-            staleness=declared.staleness,
         )
 
     def _realised(self, statement: Statement) -> float | None:

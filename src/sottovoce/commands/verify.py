@@ -575,7 +575,6 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
         yield f"it charges rounds of noise multiplier {most:g}, and the statement describes {max(described):g}"
     yield from _correlation_faults(statement, spent)
     yield from _device_noise_faults(statement, spent)
-    yield from _late_faults(statement)
     over_run = 1.0 if mechanism.correlation is None else mechanism.correlation.sensitivity
     if not mechanism.noise_std >= mechanism.noise_multiplier * over_run * mechanism.sensitivity * (1 - _ROUNDING):
         yield "the standard deviation of the noise is less than noise multiplier times sensitivity"
@@ -836,17 +835,6 @@ def _device_noise_faults(statement: Statement, spent: Spent) -> Iterator[str]:
         yield "the noise of devices is more than all noise"
     if any(event.steps != devices.steps for event in events):
         yield "it charges noise in other steps than the statement describes"
-
-
-def _late_faults(statement: Statement) -> Iterator[str]:
-    """Where answers may be late, the clip norm of the round that they enter was known when they were drawn for it."""
-    found = statement.federation
-    if found is None or not found.staleness:
-        return
-    if statement.mechanism.adaptive is not None:
-        yield "answers enter a later round, whose clip norm adapts: they were clipped before it was known"
-    if not 0 < found.staleness < max(statement.rounds_planned, 2):
-        yield f"answers are up to {count_of(found.staleness, 'round')} late, and it plans {statement.rounds_planned}"
 
 
 def _follows(statement: Statement) -> str:

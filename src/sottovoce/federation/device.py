@@ -13,7 +13,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -36,7 +36,6 @@ from sottovoce.federation.members import MEMBERS, Membership
 from sottovoce.federation.messages import (
     Code,
     Contribution,
-    Enter,
     FrozenPart,
     Later,
     Nothing,
@@ -63,31 +62,14 @@ SECRET = "coin.secret"
 SERVER_DELTA = 1e-6  # of the ε that `limits.server_epsilon` bounds: a device does not let the server choose it
 
 
-class Round(NamedTuple):
-    """A masked round, by the digest of its task, and the releases that a vector in it is of."""
-
-    task: str
-    releases: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class Masking:
     """The masked round that a device is in. It is in memory alone: after a crash the device is out of the round."""
 
     message: str  # the digest of its task
-    releases: tuple[str, ...]  # which the vector is of: it leaves once for each
+    release: str  # which the vector is of: it leaves once
     participant: Participant
     advert: Advert
-
-
-@dataclass(frozen=True)
-class Kept:
-    """An update for a later masked round, in memory alone, without masks or noise: it gets those of its round."""
-
-    task: Task
-    assembly: Assembly
-    sums: Contribution
-    account: Contribution | None
 
 
 class Device:
@@ -95,8 +77,9 @@ class Device:
 
     Guarantee: the device's own secret and the release (run, round, attempt) decide who joins; where it is public who
     joins, its own record keeps the separation and the number of times. It does not matter who asks, or how often.
-    Nothing but a `Contribution` or a `Code` leaves; in a masked run, only what a `Participant` gives. Users train
-    beside the frozen weights of the hash that their task names, and a run keeps the one that its first task had.
+    Whether it answers does not depend on who is in the store, or has text: who adds nothing adds zeros. Nothing but a
+    `Contribution` or a `Code` leaves; in a masked run, only what a `Participant` gives. Users train beside the frozen
+    weights of the hash that their task names, and a run keeps the one that its first task had.
     """
 
     def __init__(
@@ -113,7 +96,6 @@ class Device:
         self._store = replace(store, first=enrolled.first)
         self._participation, self._limits, self._membership = participation, limits, membership
         self._masking: Masking | None = None  # the masked round that this device is in
-        self._kept: Kept | None = None  # the update that it has for a later one
         self._assemblies: dict[str, Assembly] = {}
         self._parts, self._wanted = FrozenParts(participation.path.parent / "frozen"), ""
         self._filled: dict[tuple[str, str], Assembly] = {}  # with the frozen part, by recipe and hash
@@ -131,8 +113,6 @@ class Device:
                 return self._keep(request).to_bytes()
             if isinstance(request, Later):
                 return self._go_on(read_later(request))
-            if isinstance(request, Enter):
-                return self._enter(request).to_bytes()
             return self._contribute(request, message).to_bytes()
         except Refused as refused:
             log.warning("a message was refused: %s", refused)
@@ -145,27 +125,8 @@ class Device:
         """The answer to a later phase of a masked round."""
         if self._masking is None:
             raise Refused(Code.LOST, "a masked round goes on that this device is not in: it was started again")
-        releases, participant = self._masking.releases, self._masking.participant
-        return participant.answer(request, lambda digest: self._participation.note_masked(releases, digest))
-
-    def _enter(self, enter: Enter) -> Advert:
-        """Keys for the round that a kept update was drawn for.
-
-        Guarantee: what is kept is masked once, for that round, with noise of its own; for another round, other clip
-        norms or another recipe than it was trained for, never.
-        """
-        name, task = digest(enter.task), read_request(enter.task)
-        if self._masking is not None and self._masking.message == name:
-            return self._masking.advert
-        kept, self._kept = self._kept, None
-        if kept is None or kept.sums.task != enter.kept:
-            raise Refused(Code.LOST, "an update is asked for that this device does not keep: it was started again")
-        if not isinstance(task, Task) or not _is_round_of(task, kept.task):
-            raise Refused(Code.MALFORMED, "an update is asked for in another round than the one that was named for it")
-        for release in (task.release, kept.task.release):
-            self._participation.refuse_masked(release)
-        releases = tuple(dict.fromkeys((kept.task.release, task.release)))
-        return self._mask(task, Round(name, releases), kept)
+        release, participant = self._masking.release, self._masking.participant
+        return participant.answer(request, lambda digest: self._participation.note_masked(release, digest))
 
     def _contribute(self, task: Task, message: bytes) -> Contribution | Advert | Nothing:
         if task.version != VERSION:
@@ -178,41 +139,15 @@ class Device:
         if masked:
             if self._masking is not None and self._masking.message == digest(message):
                 return self._masking.advert  # the task once more
-            if self._kept is not None and self._kept.sums.task == digest(message):
-                return Nothing(Code.LATE)
             self._masking = None
             self._check_masked(task, assembly.recipe)
         assembly = self._with_frozen(task, assembly)
-        mechanism, rounds = assembly.algorithm.mechanism, assembly.recipe.run.rounds
-        allowed = mechanism.sampler.participation(rounds)
-        most = mechanism.joining(rounds)
-        seen = _seen_in_a_round(mechanism)
+        # Up to here nothing depends on the people of the store. From here on the sums do, and nothing else.
+        mechanism = assembly.algorithm.mechanism
+        most, seen = mechanism.joining(assembly.recipe.run.rounds), _seen_in_a_round(mechanism)
         rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most, seen)
-        drawn, rows = rows, rows[rows < self._store.users]  # the others are registered, and have no text here
-        # Under masks the answer follows from the coins alone: that it comes does not tell who has text.
-        if not len(drawn if masked else rows):
-            return Nothing(Code.NOT_DRAWN)
-        answer = self._train(task, assembly, params, rows, digest(message)) if len(rows) else _nobody(task, message)
-        if masked:
-            account = None if allowed is None else self._account(task, message, drawn)
-            trained = Kept(task, assembly, answer, account)
-            if task.enters > task.round:
-                self._kept = trained
-                return Nothing(Code.LATE)
-            return self._mask(task, Round(answer.task, (task.release,)), trained)
-        # The sum over several users has more values than a byte.
-        answer = replace(answer, coded=answer.users == 1 and assembly.recipe.local.compression == "8bit")
-        return (
-            answer if allowed is None else self._signed(replace(answer, before=self._participation.before(task, rows)))
-        )
-
-    def _account(self, task: Task, message: bytes, drawn: np.ndarray) -> Contribution:
-        """Which rounds the users joined before, without their sums. Those without text count: they were drawn."""
-        before = self._participation.before(task, drawn)
-        return self._signed(replace(_nobody(task, message), users=len(drawn), leaves=[], before=before))
-
-    def _signed(self, answer: Contribution) -> Contribution:
-        return answer if self._membership is None else replace(answer, signature=self._membership.sign(answer.claim))
+        sums = self._sums(task, assembly, params, rows[rows < self._store.users], digest(message))
+        return self._mask(task, assembly, sums) if masked else sums
 
     def _check_masked(self, task: Task, recipe: Recipe) -> None:
         """Refuse a masked round that this device cannot or may not join, before anybody is drawn."""
@@ -223,24 +158,19 @@ class Device:
         if declared.survivors < limits.survivors or declared.colluding < limits.colluding:
             own = f"survivors = {limits.survivors} and colluding = {limits.colluding}"
             raise Refused(Code.LIMITS, f"the run declares less than the limits of this device, {own}")
-        if sentence := next(rules.silo_rules(recipe, self._enrolled.users), None):
-            raise Refused(Code.LIMITS, sentence)
         self._participation.refuse_masked(task.release)
-        if self._kept is not None and (task.run, task.enters) == (self._kept.task.run, self._kept.task.enters):
-            raise Refused(Code.TWICE, "this device keeps an update for the round: it adds one to a round")
 
-    def _mask(self, task: Task, entered: Round, trained: Kept) -> Advert:
+    def _mask(self, task: Task, assembly: Assembly, sums: Contribution) -> Advert:
         """Keep the sums, with this device's noise if it adds any, for the later phases; what leaves now are keys."""
         assert self._membership is not None
-        sums, federation = trained.sums, trained.assembly.recipe.federation
-        mechanism = trained.assembly.algorithm.mechanism
+        federation, mechanism = assembly.recipe.federation, assembly.algorithm.mechanism
         place = Place(self._enrolled.name, self._membership, Terms(federation.survivors, federation.colluding))
         layout = layout_of(sums, federation)
         vector = with_own_noise(layout.flatten(sums), mechanism, task.clip_norms)
         largest = largest_noise(mechanism, task.clip_norms, layout)
-        participant = Participant(place, context_of(task, entered.task), vector, largest)
-        advert = participant.advert(trained.account)
-        self._masking = Masking(entered.task, entered.releases, participant, advert)
+        participant = Participant(place, context_of(task, sums.task), vector, largest)
+        advert = participant.advert()
+        self._masking = Masking(sums.task, task.release, participant, advert)
         return advert
 
     def _assemble(self, task: Task) -> Assembly:
@@ -302,9 +232,8 @@ class Device:
             # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
             and bool(np.all(clip_norms > 0))
-            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.enters, None))))
+            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.round, None))))
             and mechanism.sampler.most_updates >= limits.silos
-            and task.round <= task.enters <= task.round + assembly.recipe.federation.staleness
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
         )
@@ -337,7 +266,7 @@ class Device:
             return sampler.sample(range(self._enrolled.users), coin)
         if self._enrolled.users == 1:
             return np.zeros(1, np.int64)
-        return sampler.sample(self._store, b"", task.enters)
+        return sampler.sample(self._store, b"", task.round)
 
     def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
         """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.
@@ -346,6 +275,20 @@ class Device:
         """
         words = f"training {release} ".encode() + np.asarray(key).tobytes()
         return local_key(blake2b(words, key=self._secret, digest_size=8).digest())
+
+    def _sums(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
+        """The sums over the users who join; zeros, where there are none or training fails. An answer always comes.
+
+        Guarantee: that a device takes part, and in which form, follows from what is registered alone.
+        """
+        found = _nobody(task, name, assembly.algorithm.mechanism)
+        if len(rows):
+            try:
+                found = self._train(task, assembly, params, rows, name)
+            except Exception:  # also the text of this error stays here
+                log.exception("training failed, and zeros go in the place of its sums")
+        # The sum over several users has more values than a byte.
+        return replace(found, coded=self._enrolled.users == 1 and assembly.recipe.local.compression == "8bit")
 
     def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
         key = self.training_key(task.release, task.key)
@@ -388,17 +331,11 @@ def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndar
     return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
 
 
-def _is_round_of(task: Task, kept: Task) -> bool:
-    """Is it the task of the round that an update was drawn, clipped and noised for?"""
-    alike = ("version", "federation", "vocabulary", "run", "recipe", "frozen", "enters")
-    same = all(getattr(task, name) == getattr(kept, name) for name in alike)
-    return same and task.round == task.enters and np.array_equal(task.clip_norms, kept.clip_norms)
-
-
-def _nobody(task: Task, message: bytes) -> Contribution:
+def _nobody(task: Task, name: str, mechanism: Mechanism) -> Contribution:
     """The sums over no user."""
-    leaves = [np.zeros(leaf.shape, np.int64) for leaf in task.leaves]
-    return Contribution(digest(message), 0, 0, np.zeros(len(task.clip_norms), np.int64), leaves)
+    kind = np.float32 if mechanism.grid(task.clip_norms) is None else np.int64
+    leaves = [np.zeros(leaf.shape, kind) for leaf in task.leaves]
+    return Contribution(name, 0, 0, np.zeros(len(task.clip_norms), np.int64), leaves)
 
 
 def _steps(whole: FixedPoint) -> np.ndarray:

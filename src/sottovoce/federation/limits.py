@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -71,8 +70,9 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 class Participation:
-    """Which rounds the users of a device joined. It is written before an answer leaves, and never removed.
+    """Which rounds the users of a device joined, by their registered places: with text or without.
 
+    It is written before an answer leaves, and never removed.
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
     Where a run bounds how often and how close together a user joins, no user joins beyond that, whatever the server
     asks. A run keeps the bounds, the noise against the server, and the frozen part that its first task had.
@@ -116,7 +116,7 @@ class Participation:
         """
         name = digest(message)
         known = self._allowed.get(task.run, allowed)
-        if known != allowed or (allowed is not None and task.enters > allowed.rounds):
+        if known != allowed or (allowed is not None and task.round > allowed.rounds):
             raise Refused(Code.LIMITS)
         if self._frozen.get(task.run, task.frozen) != task.frozen:
             raise Refused(Code.LIMITS)  # another frozen part in the middle of a run
@@ -127,8 +127,6 @@ class Participation:
                 raise Refused(Code.TWICE)
             return np.array(self._joined[task.release], np.int64)
         rows = [row for row in drawn.tolist() if self._may_join(task, row, limits, allowed)]
-        if allowed is not None and len(drawn) and not rows:
-            raise Refused(Code.EARLY)
         new = not self.path.exists()
         line: Facts = {"release": task.release, "task": name, "rows": rows, "seen": seen.to_json()}
         if task.frozen:
@@ -158,24 +156,11 @@ class Participation:
         if release in self._masked:
             raise Refused(Code.TWICE, f"the masked vector of {release} left already, and leaves once")
 
-    def note_masked(self, releases: Sequence[str], list_digest: str) -> None:
-        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it.
-
-        A late vector is of two: the release that its users were drawn for, and the one of the round that it enters.
-        """
-        for release in releases:
-            self.refuse_masked(release)
-        for release in releases:
-            self._chain.append({"release": release, "masked": list_digest})
-            self._masked.add(release)
-
-    def before(self, task: Task, rows: np.ndarray) -> tuple[int, int]:
-        """The last round of the run before this one that any of the users joined, and the most rounds of any."""
-        earlier = [self._earlier(task, row) for row in rows.tolist()]
-        return max((max(rounds, default=0) for rounds in earlier), default=0), max(map(len, earlier), default=0)
-
-    def _earlier(self, task: Task, row: int) -> list[int]:
-        return [number for run, number in self._rounds.get(row, ()) if run == task.run and number != task.enters]
+    def note_masked(self, release: str, list_digest: str) -> None:
+        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it."""
+        self.refuse_masked(release)
+        self._chain.append({"release": release, "masked": list_digest})
+        self._masked.add(release)
 
     def _may_join(self, task: Task, row: int, limits: Limits, allowed: Allowed | None) -> bool:
         joined = self._rounds.get(row, [])
@@ -185,7 +170,7 @@ class Participation:
         if allowed is not None and len(rounds) >= allowed.participations:
             return False
         apart = max(limits.min_separation, 1 if allowed is None else allowed.min_separation)
-        return all(abs(task.enters - number) >= apart for number in rounds)
+        return all(abs(task.round - number) >= apart for number in rounds)
 
     def _note(self, release: str, task: str, rows: list[int], allowed: Allowed | None) -> None:
         run, number, _ = release.rsplit(" ", 2)

@@ -33,16 +33,16 @@ HEAD_OF_ARRAY = 2**8  # bytes that describe one array
 
 
 class Code(StrEnum):
-    """Why a device contributed nothing to a round. The server learns nothing else about it."""
+    """Why a device contributed nothing to a round. The server learns nothing else about it.
 
-    NOT_DRAWN = "nobody"  # no user of the device was drawn
+    No code depends on who is in the store of a device.
+    """
+
     VERSION = "version"  # another sottovoce than the server's
     MALFORMED = "malformed"  # a message that cannot be read
     STRANGER = "stranger"  # another federation or vocabulary, or a device that is not on the roster
     LIMITS = "limits"  # the task exceeds what the device's owner allows
     TWICE = "twice"  # the round was answered already
-    EARLY = "early"  # its users joined too few rounds ago, or as often as they may
-    HISTORY = "history"  # it states fewer earlier rounds than the server counted
     BOUNDS = "bounds"  # more users or weight than are registered
     FROZEN = "frozen"  # it lacks the frozen part of the model, which is sent once
     KEPT = "kept"  # it has that part now
@@ -50,7 +50,6 @@ class Code(StrEnum):
     FEW = "few"  # fewer devices are left than a masked sum needs
     LOST = "lost"  # it does not know of this masked round: it was started again, or took up another round
     FAILED = "failed"  # any other error
-    LATE = "late"  # its answer enters a later round; under masks, the device keeps the update until then
     AWAY = "away"  # no answer in time
 
 
@@ -71,7 +70,6 @@ _TASK = {
     "attempt": str,
     "recipe": dict,
     "frozen": str,
-    "due": int,
 }
 LATER = ("share", "mask", "confirm", "unmask")  # the phases of a masked round after its task
 _UNITS, _OFF = "units ", "off "  # before the place of a leaf that is coded
@@ -93,17 +91,11 @@ class Task:
     key: np.ndarray  # for the users' own randomness
     leaves: list[np.ndarray]  # of the model's parameters
     frozen: str = ""  # a hash of the part that is not trained; empty where all is
-    due: int = 0  # the round that the answer enters, if it may be late; 0 is this one
-
-    @property
-    def enters(self) -> int:
-        """The round that the answer enters: users are drawn for it, and it counts among those that they join."""
-        return self.due or self.round
 
     @property
     def release(self) -> str:
         """Names what a user may join once."""
-        return f"{self.run} {self.enters} {self.attempt}"
+        return f"{self.run} {self.round} {self.attempt}"
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK}}
@@ -125,28 +117,17 @@ class FrozenPart:
 
 @dataclass(frozen=True)
 class Contribution:
-    """Sums over the users of one device that joined a round: one user on a phone, many in a silo."""
+    """Sums over the users of one device that joined a round: one user on a phone, many in a silo, or nobody."""
 
     task: str  # the digest of the task that it answers
     users: int
     weight: int  # Σ w_k, in steps of `estimators.WEIGHT_STEP`
     bits: np.ndarray  # in halves
     leaves: list[np.ndarray]  # Σ w_k Δ_k in steps of the grid; in float32 where there is no clip, so no grid
-    # Where it is bounded how often users join: the last earlier round of the run that any of these users joined, or 0,
-    # and the most earlier rounds of any of them.
-    before: tuple[int, int] | None = None
-    signature: bytes = b""  # of `claim`, by the device's key
     coded: bool = False  # are the leaves of one user, in numbers of one byte where that loses nothing?
-
-    @property
-    def claim(self) -> bytes:
-        """What a device signs: which task it answers, for how many users, and which rounds they joined before."""
-        return f"{self.task} {self.users} {self.before}".encode()
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
-        if self.before is not None:
-            facts |= {"last": self.before[0], "times": self.before[1], "signature": self.signature.hex()}
         arrays, leaves = {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves]
         for place, leaf in enumerate(self.leaves if self.coded else ()):
             if (found := eight_bit.encode(leaf)) is not None:
@@ -157,24 +138,12 @@ class Contribution:
 
 @dataclass(frozen=True)
 class Nothing:
-    """A device adds nothing, and why. A user who was not drawn looks like one who is away."""
+    """A device adds nothing, and why."""
 
     code: Code
 
     def to_bytes(self) -> bytes:
         return pack({"protocol": PROTOCOL, "nothing": self.code.value}, {}, [])
-
-
-@dataclass(frozen=True)
-class Enter:
-    """The round has begun that a late device keeps an update for: it masks that for this round."""
-
-    kept: str  # the digest of the task that the update answers
-    task: bytes  # of the round entered, as all other devices of the round have it
-
-    def to_bytes(self) -> bytes:
-        facts = {"protocol": PROTOCOL, "kind": "enter", "kept": self.kept}
-        return pack(facts, {"task": np.frombuffer(self.task, np.uint8)}, [])
 
 
 @dataclass(frozen=True)
@@ -186,8 +155,8 @@ class Later:
     arrays: dict[str, np.ndarray]
 
 
-def read_request(message: bytes) -> Task | FrozenPart | Enter | Later:
-    """A task, the frozen part of a model, the round of a late update, or a later phase; without a kind it is a task.
+def read_request(message: bytes) -> Task | FrozenPart | Later:
+    """A task, the frozen part of a model, or a later phase of a masked round; without a kind it is a task.
 
     Raises `Refused` for other kinds, and for what cannot be read.
     """
@@ -197,8 +166,6 @@ def read_request(message: bytes) -> Task | FrozenPart | Enter | Later:
         if kind == "frozen":
             named = {name.removeprefix(_FROZEN): array for name, array in arrays.items() if name.startswith(_FROZEN)}
             return FrozenPart(typed(facts["federation"], str), typed(facts["name"], str), named)
-        if kind == "enter":
-            return Enter(typed(facts["kept"], str), arrays["task"].tobytes())
         if kind in LATER:
             return Later(kind, facts, arrays)
         if kind != "task":
@@ -218,12 +185,8 @@ def read_answer(message: bytes) -> Contribution | Nothing:
         if "nothing" in facts:
             return Nothing(Code(typed(facts["nothing"], str)))
         users, weight = typed(facts["users"], int), typed(facts["weight"], int)
-        before, signature = None, b""
-        if "last" in facts:
-            before = typed(facts["last"], int), typed(facts["times"], int)
-            signature = bytes.fromhex(typed(facts["signature"], str))
         leaves = [_decoded(leaf, place, arrays) for place, leaf in enumerate(leaves)]
-        return Contribution(typed(facts["task"], str), users, weight, arrays["bits"], leaves, before, signature)
+        return Contribution(typed(facts["task"], str), users, weight, arrays["bits"], leaves)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
 

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 
 from sottovoce.errors import LostProcess, count_of
 from sottovoce.federation.aggregation.phases import JOINED
-from sottovoce.federation.messages import Code
-
-_TOOK_PART = {JOINED, Code.NOT_DRAWN.value}
 
 
 class Silence:
     """Counts the rounds of this process that nobody took part in, one after another.
 
-    A device takes part if its answer counts, with updates or without. A round that asked nobody is not counted: so it
-    falls by chance where cohorts are small.
+    A device takes part if its answer counts, with updates or zeros: that depends on nobody's text. A round that asked
+    nobody is not counted: so it falls by chance where cohorts are small.
     """
 
     def __init__(self, most: int):
@@ -31,5 +28,5 @@ class Silence:
     def note(self, answers: Mapping[str, int]) -> None:
         """Count a round, by the number of devices that answered so and so."""
         if answers:
-            self._rounds = 0 if _TOOK_PART & {str(code) for code in answers} else self._rounds + 1
+            self._rounds = 0 if JOINED in answers else self._rounds + 1
             self._last = ", ".join(f"{code}: {count}" for code, count in sorted(answers.items()))

@@ -6,7 +6,7 @@ A transport deals with lost devices and knows nothing of sums. An aggregation sa
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -38,15 +38,8 @@ class Exchange:
     messages: Mapping[str, bytes]  # by device; the same bytes object for all who get the same
     seconds: float  # to wait for answers
     max_answer_bytes: int  # a transport need not accept a longer answer
-    # Devices that are asked here and not waited for, and how many exchanges later their answers may come.
-    later: Mapping[str, int] = field(default_factory=dict)
-    earlier: Collection[str] = ()  # devices that were asked before, and are waited for here
     begins: bool = True  # a round: a transport may wait for devices first; later phases go on with those that are left
     urgent: bool = False  # short messages to devices that are in the middle of a round, and wait for them
-
-    @property
-    def awaited(self) -> set[str]:
-        return {name for name in self.messages if name not in self.later} | set(self.earlier)
 
 
 class Transport(Protocol):
@@ -59,8 +52,8 @@ class Transport(Protocol):
         """Send the messages. Give the devices' names and answers, as they come.
 
         The iterator ends when every device that was reached has answered or is lost, or when time is up. A device that
-        loses its connection may come back, and then gets the same message again. Answers of devices that an exchange
-        did not wait for come in a later one. A message is withdrawn when its device was waited for in vain.
+        loses its connection may come back, and then gets the same message again. A message is withdrawn when its device
+        was waited for in vain.
 
         Guarantee: an answer comes under the name of the device that sent it. A device answers at most once.
         """

@@ -22,7 +22,6 @@ class FederationFacts(Facts, sparse=True):
     colluding: int = 0  # t: devices that may collude with the server
     noise: str = "server"
     keys_made_by_server: int = 0
-    staleness: int = 0  # s: rounds after the one whose model a device trained that its answer may enter, at most
     epsilon_server: float | None = None  # where devices add noise: against the server with t devices
 
     @property
@@ -102,4 +101,8 @@ def not_covered_of(found: FederationFacts) -> Iterator[str]:
     else:
         yield "anyone who watches the network, and the server: they see who takes part, so sampling amplifies nothing"
         yield "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it"
+    yield (
+        "time and failures: a silo that is late because of one of its users is missing from a round with all of them, "
+        "and one whose training fails sends zeros for all of them"
+    )
     yield "silos: a device that holds several users is trusted to draw, to clip and to add up each of them apart"

@@ -211,7 +211,7 @@ def recipe_of(statement: Statement) -> Recipe:
         privacy |= settings_of(matrices[0]) if mechanism.correlation.noise != "tree" else {}
     together: dict[str, Any] = {"max_silos": silos}
     if federation is not None:
-        together |= {"aggregation": federation.aggregation, "staleness": federation.staleness}
+        together |= {"aggregation": federation.aggregation}
         together |= {"survivors": federation.survivors, "colluding": federation.colluding}
     if devices is not None:
         together |= {"survivors": devices.survivors, "colluding": devices.colluding, "noise": "devices"}
@@ -299,7 +299,7 @@ def _settings(statement: Statement, recipe: Recipe, derived: Derived) -> dict[st
         "sampling_generator": sampler.generator,
     }
     if statement.federation is not None:
-        names = ("aggregation", "survivors", "colluding", "noise", "staleness")
+        names = ("aggregation", "survivors", "colluding", "noise")
         settings |= {f"federation.{name}": getattr(recipe.federation, name) for name in names}
     return settings
 

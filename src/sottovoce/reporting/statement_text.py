@@ -56,7 +56,7 @@ def paragraphs(statement: Statement) -> list[str]:
         texts.append(
             f"Users were trained on their own devices, which {joins} and clip the updates. {_added_up(statement)} "
             "Every registered user counts, connected or not: one who is away contributes nothing, and denominator and "
-            f"noise stay.{_late(statement)}"
+            f"noise stay."
         )
         texts += _adversaries(statement)
     texts += _start(statement) + _canaries(statement)
@@ -91,17 +91,6 @@ def _added_up(statement: Statement) -> str:
     return (
         f"What they send is masked: the server opens one sum over {found.survivors} devices or more, or nothing. Up to "
         f"{count_of(found.colluding, 'device')} may collude with it. {noise}"
-    )
-
-
-def _late(statement: Statement) -> str:
-    """Which rounds the answers of slow devices enter, where they may be late."""
-    if statement.federation is None or not (most := statement.federation.staleness):
-        return ""
-    later = "the next one" if most == 1 else f"one up to {most} rounds later"
-    return (
-        f" A slow device may answer for {later}: its users are drawn and clipped for the round that their answer "
-        "enters, which is fixed before anybody is drawn, and they count in no other."
     )
 
 

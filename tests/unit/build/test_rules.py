@@ -223,12 +223,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "max_silos=2 needs silos that draw apart",
         ),
         (case(federation(max_silos=2), privacy(accountant="rdp")), "a person in several silos; use 'pld'"),
-        (case(MASKED, federation(staleness=2)), "the server would open one late update; use noise='devices', or 0"),
-        (
-            case(federation(staleness=2), privacy(adaptive_quantile=0.5)),
-            "federation.staleness=2 does not go with privacy.adaptive_quantile",
-        ),
-        (case(federation(staleness=2), adapters()), "federation.staleness=2 is for models that are trained whole"),
         (case(federation(participations=3)), "federation.participations=3 is for federation.noise='devices'"),
         (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.aggregation="),
         (case(NOISED, privacy(**EXPERIMENT)), "federation.noise='devices' is for private runs"),
@@ -257,13 +251,8 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             case(MASKED, made_by_server=1),
             "federation.colluding=0, and the server made the keys of 1 device, so could sign for it: rekey these",
         ),
-        (
-            case(MASKED, separated(), federation(noise="devices"), registered=(1, 4, 1)),
-            "a silo of 4 users would tell the server exactly how many of them join a round; use 'poisson'",
-        ),
     ],
     "simulation": [
-        (case(federation(staleness=2)), "federation.staleness=2 is for real devices; a simulation has run.delays"),
         (case(MASKED), "federation.aggregation='masked' is for real devices: a simulation has no server to hide from"),
     ],
     "store": [
@@ -380,7 +369,6 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         ({"audit": {"users": 40}},),
         (MASKED,),
         (federation(max_silos=3),),
-        (federation(staleness=2),),
     ],
     ids=str,
 )

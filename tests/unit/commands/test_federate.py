@@ -170,6 +170,13 @@ def test_an_address_may_be_a_name_or_a_number():
         assert check_address(address, "--server") == address
 
 
+def test_a_device_whose_users_have_no_text_is_there_all_the_same(tmp_path):
+    """Also one of a run that asks for users by their names."""
+    device = federate.open_device(create(tmp_path / "f", ("phone", 1)).bundle("phone"), None)
+    assert device.description == "phone: 0 users, registered for 1"
+    assert device._store.names.size == 0
+
+
 def test_a_device_knows_its_own_writers_where_the_federation_has_contexts(tmp_path):
     bundle = create(tmp_path / "f", ("clinic", 4), vocabulary=WORDS.with_contexts(["de"])).bundle("clinic")
     rows = [{"user": user, "text": "red", "lang": lang} for user, lang in (("ann", "de"), ("bob", "fr"))]

@@ -170,7 +170,9 @@ def test_the_same_numbers_are_shown_in_the_clear_and_under_masks():
 
 
 def test_a_round_in_which_nothing_was_seen_is_said():
-    nothing = Nothing(Code.NOT_DRAWN).to_bytes()
-    assert "nobody was drawn in north" in comparison(seen(("north", nothing)), seen())[0]
+    nothing = Nothing(Code.FAILED).to_bytes()
+    nobody = Contribution("task", 0, 0, np.zeros(1, np.int64), [np.zeros(3, np.int64)]).to_bytes()
+    for answer in (nothing, nobody):
+        assert "nobody was drawn in north" in comparison(seen(("north", answer)), seen())[0]
     sent = Contribution("task", 1, 5, np.zeros(1, np.int64), [np.ones(3, np.int64)]).to_bytes()
     assert "masked  nothing" in comparison(seen(("north", sent)), seen(("north", nothing)))[2]

@@ -48,7 +48,6 @@ from sottovoce.reporting.statement import (
     RELEASED,
     STARTED_FROM,
     TRAINED_AT_ONCE,
-    Adaptive,
     Charges,
     Correlation,
     DeviceNoiseFacts,
@@ -393,15 +392,6 @@ def test_a_person_in_several_silos_is_charged_for_as_many_as_are_declared(event,
     statement = make_statement()
     statement = replace(statement, declared=replace(statement.declared, silos=3))
     assert list(verify._silo_faults(statement, [(event, 5)])) == ([] if fault is None else [fault])
-
-
-def test_late_answers_are_for_rounds_whose_clip_norm_was_known():
-    late = make_statement(federation=FederationFacts(5, staleness=2), rounds_planned=12)
-    assert list(verify._late_faults(late)) == []
-    assert list(verify._late_faults(make_statement())) == []
-    adapting = replace(late, mechanism=replace(late.mechanism, adaptive=Adaptive(0.5, 0.2, 5.0, 1)))
-    assert "before it was known" in next(verify._late_faults(adapting))
-    assert "up to 2 rounds late" in next(verify._late_faults(replace(late, rounds_planned=2)))
 
 
 # --- a release as it is written today, with its recipe and its README ------------------------------------------------

@@ -50,7 +50,7 @@ def rounds_joined(device, task, rounds=range(1, 41), attempt="a") -> list[int]:
     """How many users contribute to each of some rounds. They do not train: it is who joins that counts."""
     device._train = lambda task, assembly, model, rows, name: Contribution(name, len(rows), 0, np.zeros(1, int), [])
     answers = [read_answer(device.answer(replace(task, round=n, attempt=attempt).to_bytes())) for n in rounds]
-    return [answer.users if isinstance(answer, Contribution) else 0 for answer in answers]
+    return [answer.users for answer in answers]
 
 
 def code_of(device, message: bytes) -> Code | None:
@@ -202,22 +202,6 @@ def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path
         assert code_of(device, asked.to_bytes()) == Code.LIMITS
 
 
-def test_users_are_drawn_for_the_round_that_their_answer_enters(task, store, tmp_path):
-    """Not for the one whose model they train; and no later than is declared."""
-    late = changed(task, federation={"staleness": 2})
-    first, second = (make_device(tmp_path / name, store, "silo", 0, 13) for name in "ab")
-    rounds_joined(first, late, rounds=())
-    rounds_joined(second, late, rounds=())
-    for number in range(3, 6):
-        assert read_answer(first.answer(replace(late, round=number - 2, due=number).to_bytes()))
-        assert read_answer(second.answer(replace(late, round=number).to_bytes()))
-    assert first._participation._joined == second._participation._joined
-    assert list(first._participation._joined) == [f"spring {number} a" for number in range(3, 6)]
-    for wrong in (6, 2):
-        assert code_of(first, replace(late, round=3, due=wrong).to_bytes()) == Code.LIMITS
-    assert code_of(first, replace(task, round=7, due=8).to_bytes()) == Code.LIMITS
-
-
 def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13)
     message = task.to_bytes()
@@ -273,11 +257,45 @@ def test_an_error_carries_a_code_and_never_a_text(task, store, tmp_path, monkeyp
     def fail(*arguments):
         raise RuntimeError("the secret word is swordfish")
 
-    monkeypatch.setattr(device, "_train", fail)
+    monkeypatch.setattr(device, "_draw", fail)
     answer = device.answer(task.to_bytes())
     assert b"swordfish" not in answer
     assert read_answer(answer) == Nothing(Code.FAILED)
     assert "swordfish" in caplog.text  # the owner of the device may know
+
+
+def test_where_training_fails_zeros_are_sent(task, store, tmp_path, caplog):
+    """Also where nothing is clipped, and sums are no whole numbers."""
+    quiet = changed(task, privacy={"mode": "none", "noise_multiplier": None, "clipping": "none"})
+    for number, one in enumerate((task, quiet)):
+        folder = tmp_path / str(number)
+        device = make_device(folder, store, "silo", 0, 13, limits=Limits(private_only=False))
+        honest = read_answer(device.answer(one.to_bytes()))
+        failing = make_device(folder / "failing", store, "silo", 0, 13, limits=Limits(private_only=False))
+        failing._train = lambda *arguments: [][0]
+        zeros = read_answer(failing.answer(one.to_bytes()))
+        assert isinstance(zeros, Contribution)
+        assert (zeros.task, zeros.users, zeros.weight) == (honest.task, 0, 0)
+        assert not any(leaf.any() for leaf in zeros.leaves)
+        assert [(leaf.shape, leaf.dtype) for leaf in zeros.leaves] == [
+            (leaf.shape, leaf.dtype) for leaf in honest.leaves
+        ]
+        assert failing._participation._joined == device._participation._joined
+    assert "zeros go in the place of its sums" in caplog.text
+
+
+def test_the_form_of_an_answer_does_not_tell_who_has_text(task, store, tmp_path):
+    """Nor who was drawn: what follows from people is in the numbers alone."""
+    asked, forms = changed(task, privacy={"cohort": 13}), []
+    for users in (1, 0):
+        device = make_device(tmp_path / str(users), store, "phone", 0, 1)
+        device._store = replace(some_of(store, 0, users), first=0)
+        device._train = no_updates
+        facts, arrays, leaves = unpack(device.answer(asked.to_bytes()), 2**10)
+        forms.append((set(facts), set(arrays), [(leaf.shape, leaf.dtype) for leaf in leaves]))
+        eight = device.answer(changed(replace(asked, round=2), local={"compression": "8bit"}).to_bytes())
+        assert any(leaf.dtype == np.int8 for leaf in unpack(eight, 2**10)[2])
+    assert forms[0] == forms[1]
 
 
 def test_a_store_larger_than_what_is_registered_is_refused(store, tmp_path):
@@ -300,26 +318,15 @@ def separated(task: Task) -> Task:
     return changed(task, privacy=SEPARATED, run={"rounds": 8})
 
 
-def test_a_device_refuses_a_server_that_asks_early_or_too_often(task, store, tmp_path):
-    """Also after a restart, and whatever the server says of the run meanwhile."""
-    task = separated(task)
-    asked = {1: None, 2: Code.EARLY, 3: Code.EARLY, 4: None, 7: Code.EARLY, 8: Code.EARLY}
-    for number, code in asked.items():
-        device = make_device(tmp_path, store, "phone", 0, 1)
-        rounds_joined(device, task, rounds=())  # does not train
-        assert code_of(device, replace(task, round=number).to_bytes()) == code
+def test_a_device_adds_nobody_where_a_server_asks_early_or_too_often(task, store, tmp_path):
+    """Also after a restart, and whatever the server says of the run meanwhile. That it answers tells nothing."""
+    task, joined = separated(task), []
+    for number in (1, 2, 3, 4, 7, 8):
+        joined += rounds_joined(make_device(tmp_path, store, "phone", 0, 1), task, rounds=[number])
+    assert joined == [1, 0, 0, 1, 0, 0]
+    device = make_device(tmp_path, store, "phone", 0, 1)
     lax = changed(task, privacy={**SEPARATED, "min_separation": 1, "participations": 8})
     assert code_of(device, replace(lax, round=7).to_bytes()) == Code.LIMITS
-
-
-def test_a_device_states_the_rounds_of_its_users_so_far(task, store, tmp_path):
-    device = make_device(tmp_path, store, "phone", 0, 1)
-    rounds_joined(device, task, rounds=())
-    for number, before in ((1, (0, 0)), (5, (1, 1)), (5, (1, 1))):
-        assert read_answer(device.answer(replace(separated(task), round=number).to_bytes())).before == before
-    coins = make_device(tmp_path / "coins", store, "silo", 0, 13)
-    rounds_joined(coins, task, rounds=())
-    assert read_answer(coins.answer(task.to_bytes())).before is None
 
 
 def test_the_users_of_a_silo_come_as_in_a_simulation(task, store, tmp_path):
@@ -410,15 +417,20 @@ def test_a_masked_round_goes_on_in_memory_and_after_a_crash_the_device_is_out_of
 
 
 def test_whether_a_masked_answer_comes_does_not_tell_who_has_text(everybody, store, tmp_path):
-    """The coins of registered users decide it. One without text adds zeros."""
+    """Nor who was drawn, may join or can be trained: what adds nothing adds zeros."""
     device = masked_fleet(tmp_path, store)["d00"]
-    device._draw = lambda task, assembly: np.array([3])
     device._store = replace(some_of(store, 0, 3), first=0)
-    message = everybody.to_bytes()
-    read_advert(device.answer(message), context_of(everybody, digest(message)))
-    assert not device._masking.participant._vector.any()
-    device._draw = lambda task, assembly: np.zeros(0, np.int64)
-    assert code_of(device, replace(everybody, round=2).to_bytes()) == Code.NOT_DRAWN
+
+    def fails(*arguments):
+        raise MemoryError
+
+    for number, (drawn, train) in enumerate((([3], device._train), ([], device._train), ([0], fails)), 1):
+        device._draw = lambda task, assembly, drawn=drawn: np.array(drawn, np.int64)
+        device._train = train
+        asked = replace(everybody, round=number)
+        message = asked.to_bytes()
+        read_advert(device.answer(message), context_of(asked, digest(message)))
+        assert not device._masking.participant._vector.any()
 
 
 def test_keys_are_fresh_in_every_round_and_release(everybody, store, tmp_path):
@@ -430,6 +442,19 @@ def test_keys_are_fresh_in_every_round_and_release(everybody, store, tmp_path):
         advert = read_advert(device.answer(message), context_of(one, digest(message)))
         keys |= {advert.mask_key, advert.seal_key}
     assert len(keys) == 6
+
+
+def test_every_vector_has_noise_of_its_own(everybody, store, tmp_path, monkeypatch):
+    """Two vectors with one noise would differ by updates alone."""
+    drawn = lambda key, size, std: np.random.default_rng(list(key)).integers(-(2**20), 2**20, size)  # noqa: E731
+    monkeypatch.setattr(devices, "skellam", drawn)
+    fleet, noise = masked_fleet(tmp_path, store), set()
+    noised = changed(everybody, federation={"noise": "devices", "participations": 3})
+    for number in (1, 2, 3):
+        for device in fleet.values():
+            device.answer(replace(noised, round=number).to_bytes())
+            noise.add(device._masking.participant._vector.tobytes())  # they do not train: it is noise alone
+    assert len(noise) == 9
 
 
 def test_a_device_without_members_refuses_masked_rounds_and_says_what_to_copy(everybody, store, tmp_path, caplog):

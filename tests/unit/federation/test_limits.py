@@ -53,28 +53,27 @@ def test_a_run_that_bounds_participation_is_joined_no_more_than_that(tmp_path):
     """Whatever the server asks, in any order, and after a restart; limits of the owner can only be stricter."""
     path, allowed, one = tmp_path / "joined.jsonl", Allowed(30, 5, 3), np.array([0])
 
-    def code_of(number: int, limits: Limits | None = None, bound: Allowed | None = allowed) -> Code | None:
+    def joins(number: int, limits: Limits | None = None, bound: Allowed | None = allowed) -> bool | Code:
         try:
-            Participation(path).join(task(number=number), b"%d" % number, one, limits or Limits(), bound)
+            joined = Participation(path).join(task(number=number), b"%d" % number, one, limits or Limits(), bound)
         except Refused as refused:
             return refused.code
-        return None
+        return joined.tolist() == [0]
 
-    assert code_of(10) is None
-    assert [code_of(number) for number in (6, 11, 14)] == [Code.EARLY] * 3
-    assert code_of(15, Limits(min_separation=7)) == Code.EARLY
-    assert code_of(15) is None
-    assert Participation(path).before(task(number=20), one) == (15, 2)
-    assert code_of(31) == Code.LIMITS  # a round that was not planned
+    assert joins(10) is True
+    assert [joins(number) for number in (6, 11, 14)] == [False] * 3
+    assert joins(15, Limits(min_separation=7)) is False
+    assert joins(16) is True
+    assert joins(31) == Code.LIMITS  # a round that was not planned
     # A server that changes its mind about what a user may do in the run.
     for other in (Allowed(30, 1, 3), Allowed(30, 5, 4), Allowed(40, 5, 3), None):
-        assert code_of(20, bound=other) == Code.LIMITS
-    assert code_of(5, Limits(rounds=2)) == Code.EARLY
-    assert code_of(5) is None
-    assert [code_of(number) for number in (20, 25, 30)] == [Code.EARLY] * 3
-    # A task that was answered is answered again, and is not counted twice.
-    assert code_of(10) is None
-    assert Participation(path).before(task(number=15), one) == (10, 2)
+        assert joins(20, bound=other) == Code.LIMITS
+    assert joins(5, Limits(rounds=2)) is False
+    assert joins(4) is True
+    assert [joins(number) for number in (21, 25, 30)] == [False] * 3
+    # A task that was answered is answered again as it was, and is not counted twice.
+    assert joins(10) is True
+    assert joins(15) is False
 
 
 def test_of_every_other_run_the_rounds_that_were_answered_count_up_to_what_a_user_may_join(tmp_path):
@@ -107,9 +106,9 @@ def test_a_masked_vector_of_a_release_leaves_once_also_after_a_restart(tmp_path)
     first = Participation(path)
     first.join(task(), b"message", np.array([1]), Limits())
     first.refuse_masked(task().release)
-    first.note_masked((task().release,), "a list")
+    first.note_masked(task().release, "a list")
     for record in (first, Participation(path)):
-        for refuse in (record.refuse_masked, lambda release, record=record: record.note_masked((release,), "another")):
+        for refuse in (record.refuse_masked, lambda release, record=record: record.note_masked(release, "another")):
             with pytest.raises(Refused) as refused:
                 refuse(task().release)
             assert refused.value.code is Code.TWICE

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
 
-from fleets import InProcess, make_roster, tiny_recipe
+from fleets import InProcess, make_roster, some_of, tiny_recipe
 from free import AllFree
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import LostProcess
+from sottovoce.federation import rounds
 from sottovoce.federation.aggregation.phases import DeviceSum
 from sottovoce.federation.messages import Code, Nothing
 from sottovoce.federation.rounds import Coordinator, aggregate, for_devices
@@ -104,7 +105,7 @@ def test_a_server_that_no_device_answers_stops_and_pays_no_more(assembly, vocabu
 
 def test_one_device_that_takes_part_is_enough_and_who_is_asked_for_nothing_is_not_silent():
     silence = Silence(2)
-    for answers in ({"away": 3}, {"away": 2, "joined": 1}, {"away": 3}, {"away": 2, Code.NOT_DRAWN: 1}, {"limits": 3}):
+    for answers in ({"away": 3}, {"away": 2, "joined": 1}, {"limits": 3}):
         silence.check()
         silence.note(answers)
     for _ in range(5):
@@ -146,3 +147,65 @@ def test_devices_get_the_recipe_without_the_servers_paths_and_seed():
     assert "/server" not in sent.to_toml()
     assert "1234" not in sent.to_toml()
     assert (sent.model.kind, sent.run.rounds) == ("gru", 7)
+
+
+SHARES = {"silo": 4, "away": 1, **{f"phone-{number}": 1 for number in range(6)}}
+SEPARATED = {"sampling": "min_separation", "min_separation": 2, "users": 11, "cohort": 4, "noise": "tree"}
+
+
+class Here(InProcess):
+    """All devices but one are connected. They answer with these bytes, if any."""
+
+    def __init__(self, answer: bytes | None = None):
+        super().__init__(dict.fromkeys(name for name in SHARES if name != "away"))
+        self.answer = answer
+
+    def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
+        self.asked.append(set(exchange.messages))
+        yield from ((name, self.answer) for name in exchange.messages if self.answer is not None)
+
+
+@pytest.fixture
+def play(store, vocabulary, tmp_path):
+    """A run of six rounds over a transport, under a name of its own, in which nobody trains."""
+    roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)
+    people = some_of(store, 0, 11)
+
+    def rounds_over(transport: Here, name: str, federation: dict | None = None) -> list[set[str]]:
+        sections = {
+            "privacy": SEPARATED,
+            "run": {"rounds": 6},
+            "federation": {"silent_rounds": 6, **(federation or {})},
+        }
+        assembly = assemble(tiny_recipe(tmp_path, **sections), people)
+        payments = AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
+        coordinator = Coordinator(roster, transport, 1.0)
+        list(coordinator.rounds(assembly, name, assembly.start(assembly.model), payments))
+        return transport.asked
+
+    return rounds_over
+
+
+def test_what_devices_answer_does_not_change_who_is_asked(play):
+    """A phone that was asked counts as one that joined, whether or not its user has text: nobody takes its place."""
+    asked = play(Here(), "spring")
+    assert asked == play(Here(Nothing(Code.FAILED).to_bytes()), "summer") == play(Here(b"no message"), "autumn")
+    assert all("silo" in each and "away" not in each for each in asked)
+    for phone in SHARES:
+        numbers = [number for number, each in enumerate(asked, 1) if phone in each]
+        assert phone == "silo" or all(later - earlier >= 2 for earlier, later in pairwise(numbers))
+    assert {len(each) - 1 for each in asked} <= {2, 3}  # 4 · 7 / 11 of the phones
+
+
+def test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked(play, monkeypatch):
+    """A bound that one user moves would tell of them, where a device spoils the sum."""
+    found, asked = [], rounds.Asked
+
+    def noted(*args) -> rounds.Asked:
+        found.append(asked(*args))
+        return found[-1]
+
+    monkeypatch.setattr(rounds, "Asked", noted)
+    play(Here(), "spring", {"aggregation": "masked", "survivors": 2})
+    assert {sum(each.registered.values()) for each in found} <= {6, 7}
+    assert {each.users for each in found} == {11}

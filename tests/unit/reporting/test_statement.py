@@ -218,7 +218,7 @@ def test_all_that_was_charged_is_in_the_epsilon_and_listed() -> None:
 FULL = {
     "start": {"source": "the weights of another run", "run": "c0ffee", "weights": "1234"},
     "canaries": {"users": 40, "secrets": 4, "holders": 6, "registry": "abcd"},
-    "federation": FederationFacts(5, "masked", survivors=4, colluding=1, keys_made_by_server=2, staleness=1),
+    "federation": FederationFacts(5, "masked", survivors=4, colluding=1, keys_made_by_server=2),
     "files": {"weights.safetensors": "00"},
 }
 

@@ -63,7 +63,6 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
         ({"across_devices": True, "federation": FederationFacts(9)}, "The server adds up and adds the noise, and is"),
         ({"across_devices": True, "federation": MASKED}, "opens one sum over 6 devices or more, or nothing. Up to 2"),
         ({"across_devices": True, "federation": NOISED}, "Devices add noise before they send"),
-        ({"across_devices": True, "federation": FederationFacts(9, staleness=2)}, "for one up to 2 rounds later: its"),
         (
             {"across_devices": True, "adversaries": (Adversary("the server", "a sum", 2.0),)},
             "Who sees what: the server: a sum (ε = 2).",

@@ -52,12 +52,11 @@ Take = Callable[[str, bytes], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """Whom a masked round asks: their registered users and public keys, and who may count in it."""
+    """Whom a masked round asks: their registered users and public keys."""
 
     registered: Mapping[str, int]
     public_keys: Mapping[str, str]
     users: int  # registered with all devices, also those not asked: the same in every round, whoever takes part
-    admit: Callable[[str, Contribution], None] | None = None  # raises `Refused`
 
 
 class MaskedAggregator:
@@ -73,7 +72,6 @@ class MaskedAggregator:
     def __init__(self, task: Task, asked: Asked, federation: Federation, mechanism: Mechanism, params: LanguageModel):
         message = task.to_bytes()
         self._asked, self._mechanism, self._clip_norms = asked, mechanism, task.clip_norms
-        self.task = message
         self._context, self._task_bytes = context_of(task, digest(message)), len(message)
         self._terms = Terms(federation.survivors, federation.colluding)
         leaves, self._structure = jax.tree.flatten(params)
@@ -84,17 +82,12 @@ class MaskedAggregator:
         self._adverts: dict[str, Advert] = {}
         self._sum: Contribution | None = None
         self._in_sum: tuple[str, ...] = ()
-        self.joined: dict[str, int] = {}
         self.lacking: list[str] = []
         self.first = _Exchange(self, dict.fromkeys(asked.registered, message), largest(ENTRY), self._take_advert)
 
     def ask_again(self, devices: Iterable[str]) -> None:
         """The first phase, played again, asks these devices alone."""
         self.first.messages = {device: self.first.messages[device] for device in devices}
-
-    def entering(self, messages: Mapping[str, bytes]) -> Phase:
-        """The same for late devices, which have trained: they are asked for keys alone."""
-        return _Exchange(self, messages, largest(ENTRY), self._take_advert)
 
     def phases(self) -> Iterator[Phase]:
         yield self.first
@@ -135,8 +128,6 @@ class MaskedAggregator:
         if self._layout.counts:
             numbers = masks.folded(numbers, vectors.total.width)
         self._sum, self._in_sum = self._layout.restore(numbers, ""), survivors.names
-        accounts = {name: self._adverts[name].account for name in survivors.names}
-        self.joined = {name: account.users for name, account in accounts.items() if account is not None}
 
     def total(self) -> DeviceSum:
         """The sums, in float64, which holds them exactly."""
@@ -204,10 +195,6 @@ class MaskedAggregator:
         taken = {key for one in self._adverts.values() for key in (one.mask_key, one.seal_key)}
         if advert.mask_key == advert.seal_key or {advert.mask_key, advert.seal_key} & taken:
             raise Refused(Code.MALFORMED)
-        if self._asked.admit is not None:
-            if advert.account is None:
-                raise Refused(Code.MALFORMED)
-            self._asked.admit(device, advert.account)
         self._adverts[device] = advert
 
     def count(self, device: str, answer: bytes, phase: _Exchange) -> str:

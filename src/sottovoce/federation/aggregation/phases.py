@@ -58,7 +58,6 @@ class Aggregation(Protocol):
 class TaskAggregation(Aggregation, Protocol):
     """An aggregation whose first phase sends the task. Devices that lack the frozen part are asked once more."""
 
-    joined: dict[str, int]  # the users of each device that is in the sum, where devices state them
     lacking: list[str]  # devices that lack the frozen part: they may answer once more
 
     @property

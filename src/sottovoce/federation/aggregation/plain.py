@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import jax
 import numpy as np
@@ -37,9 +37,7 @@ class Aggregator:
         mechanism: Mechanism,
         clip_norms: np.ndarray,
         params: LanguageModel,
-        admit: Callable[[str, Contribution], None] | None = None,
     ):
-        """`admit` raises `Refused` for a contribution that may not count in this round."""
         self._clipping = mechanism.clipping
         if type(self._clipping) not in CLIPS.values():
             name, known = type(self._clipping).__name__, ", ".join(CLIPS)
@@ -53,15 +51,7 @@ class Aggregator:
         self._weight, self._users, self._bytes = 0, 0, 0
         self._bits = np.zeros(len(clip_norms), np.int64)
         self._codes: dict[str, str] = {}
-        self._tasks: dict[str, str] = {}  # of devices that answer another task than the others
-        self._admit = admit
-        self.joined: dict[str, int] = {}  # the users of each device that is in the sum
         self.lacking: list[str] = []  # devices that lack the frozen part: they may answer once more
-
-    def expect(self, tasks: Mapping[str, str]) -> None:
-        """These devices were asked in an earlier round: the digests of the tasks that they answer."""
-        self._tasks = dict(tasks)
-        self.messages = {device: task for device, task in self.messages.items() if device not in tasks}
 
     @property
     def first(self) -> Phase:
@@ -91,13 +81,10 @@ class Aggregator:
             contribution = read_answer(answer)
             if isinstance(contribution, Nothing):
                 raise Refused(contribution.code)
-            if contribution.task != self._tasks.get(device, self._task):
+            if contribution.task != self._task:
                 raise Refused(Code.TWICE)  # the answer to an earlier task, which was counted or came too late
             self._check(contribution, self._registered[device])
-            if self._admit is not None:
-                self._admit(device, contribution)
             self._add(contribution)
-            self.joined[device] = contribution.users
             code = JOINED
         except Refused as refused:
             code = refused.code.value
@@ -130,7 +117,7 @@ class Aggregator:
             raise Refused(Code.MALFORMED)
         # Integers are compared as they are: a large one cannot be converted to floating point.
         if not (
-            0 < answer.users <= registered
+            0 <= answer.users <= registered
             and 0 <= answer.weight <= answer.users / WEIGHT_STEP
             and -answer.users <= answer.bits.min() <= answer.bits.max() <= answer.users
             and self._users + answer.users <= MOST  # a sum over more users would not be exact

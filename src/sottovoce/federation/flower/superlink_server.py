@@ -35,7 +35,6 @@ MAX_REFUSALS = 5  # of a SuperLink, one after another
 MAX_LOSSES = 5  # of a SuperLink in one exchange
 SILENT = 300.0  # seconds without an answer, after which a running SuperLink counts as lost
 AGAIN = 5.0  # seconds before a failed device is asked again; if less time is left, it is not asked
-BETWEEN = 600.0  # seconds between two exchanges at most, for a message that lasts over several
 GRACE = 20.0  # seconds in which a lost device may come back, if the exchange would end without it
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # the address to connect to if a process listens on every address
 
@@ -72,7 +71,7 @@ class PendingTask:
     @property
     def over(self) -> bool:
         """No device owes an answer, or may come back with one."""
-        if not self.asked or self.exchange.awaited & set(self.sent.values()):
+        if not self.asked or self.sent:
             return False
         return self.late or all(time.monotonic() > lost + GRACE for lost in self.lost.values())
 
@@ -113,7 +112,6 @@ class SuperLinkServer:
         self._names: dict[int, str] = {}  # of devices, by Flower's node number
         self._refusals, self._last_reply = 0, 0.0  # in a row; when the SuperLink last answered
         self._mailbox: Mailbox | None = None
-        self._unanswered: dict[str, str] = {}  # unanswered messages that no exchange waited for yet, and their devices
 
     def __enter__(self) -> SuperLinkServer:
         with ExitStack() as stack:  # these happen at the end, the last one first
@@ -225,7 +223,6 @@ class SuperLinkServer:
             self._wait_for_devices()
         pending, losses = PendingTask(exchange), 0
         pending.begin()
-        pending.sent, pending.asked = dict(self._unanswered), not exchange.messages
         while True:
             try:
                 self._send(pending)
@@ -247,16 +244,14 @@ class SuperLinkServer:
         self._finish(pending)
 
     def _finish(self, pending: PendingTask) -> None:
-        """Withdraw what was waited for in vain; keep the rest for a later exchange."""
-        exchange, awaited = pending.exchange, pending.exchange.awaited
-        late = {message: name for message, name in pending.sent.items() if name in awaited}
-        self._unanswered = {message: name for message, name in pending.sent.items() if name not in awaited}
-        if late:
-            names = ", ".join(sorted(late.values()))
+        """Withdraw what was waited for in vain."""
+        exchange = pending.exchange
+        if pending.sent:
+            names = ", ".join(sorted(pending.sent.values()))
             log.warning("%s: no answer in %g s (--seconds) from %s", exchange.name, exchange.seconds, names)
         if self._mailbox is not None:
             # A device would wait into the next exchange for the rest of a message that was sent in part.
-            self._mailbox.take_back([*late, *(message.metadata.message_id for message, _ in pending.unsent)])
+            self._mailbox.take_back([*pending.sent, *(message.metadata.message_id for message, _ in pending.unsent)])
 
     def _send(self, pending: PendingTask) -> None:
         """Send to connected devices that were not asked: devices may connect during an exchange, or come back."""
@@ -354,13 +349,8 @@ class SuperLinkServer:
 def _messages(pending: PendingTask, nodes: list[tuple[int, str]]) -> list[tuple[Any, str]]:
     """Flower's messages to nodes, and the names of their devices. Devices that get the same bytes share one content."""
     exchange = pending.exchange
-
-    def lasts(name: str) -> float:
-        """Seconds: those of this exchange, and of the later ones in which the answer may come."""
-        return pending.left + exchange.later.get(name, 0) * (exchange.seconds + BETWEEN)
-
     contents = {data: payload.pack(data) for data in {exchange.messages[name] for _, name in nodes}}
     return [
-        (Message(contents[exchange.messages[name]], node, payload.CALL, ttl=lasts(name), group_id=exchange.name), name)
+        (Message(contents[exchange.messages[name]], node, payload.CALL, ttl=pending.left, group_id=exchange.name), name)
         for node, name in nodes
     ]

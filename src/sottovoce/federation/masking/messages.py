@@ -17,7 +17,6 @@ from sottovoce.federation.messages import (
     MAX_ANSWER_FACTS,
     PROTOCOL,
     Code,
-    Contribution,
     Facts,
     Later,
     Nothing,
@@ -47,7 +46,6 @@ class Advert:
     seal_key: bytes
     commitment: bytes
     signature: bytes
-    account: Contribution | None = None  # of earlier rounds, where these are bounded; its sums are empty
 
     @property
     def entry(self) -> bytes:
@@ -59,25 +57,15 @@ class Advert:
         return bind("keys", context, name, entry)
 
     def to_bytes(self) -> bytes:
-        facts: Facts = {"signature": self.signature.hex()}
-        if self.account is not None and self.account.before is not None:
-            last, times = self.account.before
-            claimed = {"task": self.account.task, "users": self.account.users, "last": last, "times": times}
-            facts |= {**claimed, "claim": self.account.signature.hex()}
-        return _message("keys", self.context, facts, keys=self.entry)
+        return _message("keys", self.context, {"signature": self.signature.hex()}, keys=self.entry)
 
 
 def read_advert(message: bytes, context: str) -> Advert:
     facts, arrays = _read_answer(message, "keys", context)
     try:
-        entry, account = _rows(arrays["keys"], ENTRY)[0], None
-        if "last" in facts:
-            before = typed(facts["last"], int), typed(facts["times"], int)
-            claim = bytes.fromhex(typed(facts["claim"], str))
-            task, users = typed(facts["task"], str), typed(facts["users"], int)
-            account = Contribution(task, users, 0, np.zeros(0, np.int64), [], before, claim)
+        entry = _rows(arrays["keys"], ENTRY)[0]
         signature = bytes.fromhex(typed(facts["signature"], str))
-        return Advert(context, entry[:KEY], entry[KEY : 2 * KEY], entry[2 * KEY :], signature, account)
+        return Advert(context, entry[:KEY], entry[KEY : 2 * KEY], entry[2 * KEY :], signature)
     except (KeyError, TypeError, ValueError, IndexError):
         raise Refused(Code.MALFORMED) from None
 

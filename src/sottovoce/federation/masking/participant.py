@@ -32,7 +32,7 @@ from sottovoce.federation.masking.messages import (
     commitment,
 )
 from sottovoce.federation.members import Membership
-from sottovoce.federation.messages import Code, Contribution, Refused
+from sottovoce.federation.messages import Code, Refused
 
 
 def no_noise(devices: int) -> int:
@@ -70,10 +70,10 @@ class Participant:
         self._kept: dict[str, tuple[bytes, bytes]] = {}  # shares of neighbours: of the self-mask, and of the mask key
         self._survivors: Survivors | None = None
 
-    def advert(self, account: Contribution | None = None) -> Advert:
+    def advert(self) -> Advert:
         mask_key, seal_key = masks.public_bytes(self._mask_key), masks.public_bytes(self._seal_key)
         signature = self._place.membership.sign(Advert.claim(self.context, self._place.name, self.shown))
-        return Advert(self.context, mask_key, seal_key, self._commitment, signature, account)
+        return Advert(self.context, mask_key, seal_key, self._commitment, signature)
 
     def answer(self, request: Request, before_vector: Callable[[str], None]) -> bytes:
         """The answer to a later phase. `before_vector` is called before the vector leaves: it may refuse."""

@@ -10,11 +10,8 @@ import numpy as np
 import pytest
 
 from masked_fleets import LIKE, MECHANISM, PHASES, MaskedFleet, Stub, is_zero, membership, same, some_task
-from sottovoce.federation.aggregation.masked import MaskedAggregator
 from sottovoce.federation.masking.messages import Advert, Confirmed, Masked, Revealed, read_advert, read_revealed
-from sottovoce.federation.messages import Code, Contribution, Nothing, Refused
-from sottovoce.federation.rounds import aggregate
-from sottovoce.recipe import Federation
+from sottovoce.federation.messages import Code, Contribution, Nothing
 
 ROGUE = "d03"
 
@@ -69,12 +66,15 @@ def test_too_few_shares_open_nothing(caplog):
     assert "shares of a secret are left" in caplog.text
 
 
-def test_a_device_that_was_not_drawn_is_not_in_the_round():
-    fleet = MaskedFleet(5, survivors=3)
-    fleet.stubs["d01"].sums = None
+def test_a_device_without_anybody_takes_part_with_zeros():
+    """Else the users of one device would decide whether the sum of the others is opened."""
+    fleet = MaskedFleet(3, survivors=3)
+    nobody = [np.zeros(leaf.shape, np.int64) for leaf in jax.tree.leaves(LIKE)]
+    fleet.stubs["d01"].sums = Contribution("", 0, 0, np.zeros(1, np.int64), nobody)
     summed = fleet.play()
-    assert same(summed, fleet.expected(set(fleet.names) - {"d01"}))
-    assert summed.answers == {"joined": 4, Code.NOT_DRAWN: 1}
+    assert same(summed, fleet.expected(set(fleet.names)))
+    assert summed.users == 6
+    assert summed.answers == {"joined": 3}
 
 
 def rogue(phase: str, change: Callable[[Stub, bytes], bytes], count: int = 5) -> MaskedFleet:
@@ -250,33 +250,3 @@ def test_an_answer_longer_than_an_honest_one_is_not_read():
     fleet = MaskedFleet(3, survivors=2)
     first = fleet.aggregator().first
     assert first.take("d00", b"\0" * (first.max_answer_bytes + 1)) == Code.MALFORMED
-
-
-def test_a_device_that_may_not_join_is_left_out_before_it_shares():
-    """Where it is bounded how often users join, keys come with an account of earlier rounds."""
-    fleet = MaskedFleet(4, survivors=2)
-    base = fleet.aggregator()
-    counted = {}
-
-    def admit(device: str, account: Contribution) -> None:
-        counted[device] = account.users
-        if device == "d00":
-            raise Refused(Code.EARLY)
-
-    for name, stub in fleet.stubs.items():
-        begin = stub.begin
-
-        def with_account(task, message, stub=stub, begin=begin, name=name):
-            advert = read_advert(begin(task, message), stub.participant.context)
-            account = None if name == "d01" else Contribution("t", 3, 0, np.zeros(0, np.int64), [], (1, 1))
-            return replace(advert, account=account).to_bytes()
-
-        stub.begin = with_account
-    asked = replace(base._asked, admit=admit)
-    aggregator = MaskedAggregator(some_task(), asked, Federation("masked", 2), base._mechanism, LIKE)
-    summed = aggregate(aggregator, fleet, "round 1", 1.0)
-    assert same(summed, fleet.expected({"d02", "d03"}))
-    assert aggregator.joined == {"d02": 3, "d03": 3}
-    assert counted == {"d00": 3, "d02": 3, "d03": 3}
-    assert summed.answers[Code.EARLY] == 1
-    assert summed.answers[Code.MALFORMED] == 1

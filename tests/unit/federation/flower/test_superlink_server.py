@@ -173,26 +173,6 @@ def test_a_slow_device_is_away_when_time_is_up_and_need_not_begin(make, clock, c
     assert [record.getMessage() for record in caplog.records] == ["round 1: no answer in 60 s (--seconds) from clinic"]
 
 
-def test_an_answer_that_is_not_waited_for_comes_in_a_later_exchange(make, clock):
-    """Its message lasts. It is withdrawn when the device was waited for in vain."""
-    ready = set()
-    mailbox = Mailbox(lambda node: b"x" if node == 11 or node in ready else None)
-    linked, everybody = make(mailbox), dict.fromkeys(NODES.values(), b"task")
-    later = {"clinic": 1, NODES[13]: 2}
-    first = Exchange("round 1", everybody, 60, MAX_ANSWER, later)
-    assert dict(linked.exchange(first)) == {"alice": b"x"}
-    assert clock.now - 1000 < 5, "a round waits for an answer that is due later"
-    assert mailbox.taken_back == []
-    assert mailbox.ttl[0] <= 60 < mailbox.ttl[1] < mailbox.ttl[2]
-    ready.add(13)
-    second = Exchange("round 2", {"alice": b"task"}, 60, MAX_ANSWER, earlier=["clinic"])
-    assert dict(linked.exchange(second)) == {"alice": b"x", NODES[13]: b"x"}
-    assert clock.now - 1000 > 60, "a round does not wait for an answer that is due"
-    assert mailbox.taken_back == [12]
-    assert dict(linked.exchange(Exchange("round 3", {"alice": b"task"}, 60, MAX_ANSWER))) == {"alice": b"x"}
-    assert mailbox.sent == [11, 12, 13, 11, 11]
-
-
 def test_a_later_phase_goes_on_with_the_devices_that_are_left(make):
     """Whoever left would not be in its round any more, so it is not waited for."""
     linked, everybody = make(Mailbox(lambda node: b"x")), dict.fromkeys(NODES.values(), b"phase")

@@ -25,7 +25,7 @@ from sottovoce.federation.masking.messages import (
     read_shares,
     read_vector,
 )
-from sottovoce.federation.messages import Code, Contribution, Later, Nothing, Refused, pack, read_request
+from sottovoce.federation.messages import Code, Later, Nothing, Refused, pack, read_request
 
 CONTEXT = "c" * 64
 REQUESTS = [
@@ -73,13 +73,9 @@ def test_what_the_server_asks_is_refused_if_it_cannot_be_read(kind, facts):
 
 
 def test_the_server_reads_what_a_device_answers():
-    account = Contribution("task", 2, 0, np.zeros(0, np.int64), [], (3, 1), b"signed")
-    advert = Advert(CONTEXT, b"m" * 32, b"s" * 32, b"c" * 32, b"signature", account)
+    advert = Advert(CONTEXT, b"m" * 32, b"s" * 32, b"c" * 32, b"signature")
     read = read_advert(advert.to_bytes(), CONTEXT)
     assert (read.entry, read.commitment, read.signature) == (advert.entry, b"c" * 32, b"signature")
-    assert read.account is not None
-    assert (read.account.claim, read.account.signature) == (account.claim, b"signed")
-    assert read_advert(Advert(CONTEXT, b"m" * 32, b"s" * 32, b"c" * 32, b"").to_bytes(), CONTEXT).account is None
     shares = tuple(bytes([number]) * 48 for number in range(3))
     assert read_shares(Shares(CONTEXT, shares).to_bytes(), CONTEXT, 3) == shares
     assert read_vector(Masked(CONTEXT, b"abc").to_bytes(), CONTEXT, 3).tobytes() == b"abc"
@@ -102,7 +98,7 @@ def test_an_answer_that_is_not_what_was_asked_is_refused(kind):
     read = READERS[kind]
     wrong = {
         b"": Code.MALFORMED,
-        Nothing(Code.EARLY).to_bytes(): Code.EARLY,
+        Nothing(Code.LIMITS).to_bytes(): Code.LIMITS,
         Survivors(CONTEXT, ()).to_bytes(): Code.MALFORMED,
         pack({"protocol": 1, "kind": kind, "context": "d" * 64}, {}, []): Code.TWICE,
         pack({"protocol": 1, "kind": kind, "context": CONTEXT}, {}, []): Code.MALFORMED,
@@ -130,8 +126,7 @@ def test_arrays_of_another_shape_are_refused(array):
 def test_an_answer_is_within_the_length_that_is_waited_for():
     vector = Masked(CONTEXT, bytes(5000)).to_bytes()
     assert 5000 < len(vector) <= largest(5000)
-    account = Contribution("t" * 32, 10**9, 0, np.zeros(0, np.int64), [], (10**6, 10**6), bytes(104))
-    assert len(Advert(CONTEXT, bytes(32), bytes(32), bytes(32), bytes(104), account).to_bytes()) <= largest(ENTRY)
+    assert len(Advert(CONTEXT, bytes(32), bytes(32), bytes(32), bytes(104)).to_bytes()) <= largest(ENTRY)
 
 
 def test_a_commitment_is_bound_to_its_seed_round_and_device():
