@@ -103,7 +103,7 @@ def answer(message, context):
     from sottovoce.federation.flower.payload import pack, unpack
     from sottovoce.commands.federate import open_device
 
-    device, _ = open_device(Path(context.node_config["bundle"]), Path(context.node_config["data"]))
+    device = open_device(Path(context.node_config["bundle"]), Path(context.node_config["data"]))
     return Message(pack(device.answer(unpack(message))), reply_to=message)
 """
 

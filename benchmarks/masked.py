@@ -162,7 +162,7 @@ def in_memory(folder: Path, silos: int, arguments: argparse.Namespace) -> dict[s
     transports, rounds, parameters = {}, {}, 0
     for kind in KINDS:
         roster = create(folder / kind, silos, arguments.users)
-        devices = {name: federate.open_device(roster.bundle(name), folder / "store")[0] for name in roster.registered}
+        devices = {name: federate.open_device(roster.bundle(name), folder / "store") for name in roster.registered}
         transports[kind] = InMemory(devices)
         rounds[kind], parameters = play(roster, transports[kind], make_recipe(kind, silos, arguments))
         next(rounds[kind])  # programs are compiled
@@ -248,7 +248,7 @@ def over_link(folder: Path, silos: int, arguments: argparse.Namespace) -> dict[s
     training = threading.Lock()  # one at a time: they share two cores
     over = threading.Event()
     for name in roster.registered:
-        device = federate.open_device(roster.bundle(name), folder / "store")[0]
+        device = federate.open_device(roster.bundle(name), folder / "store")
 
         def answer(message: bytes, device: Device = device) -> bytes:
             with training:

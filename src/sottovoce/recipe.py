@@ -254,6 +254,7 @@ class Federation:
     )
     participations: int = _value(0, "devices' noise: rounds that a user joins at most; 0: by the sampling", low=0)
     max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
+    silent_rounds: int = _value(3, "rounds in a row that no device takes part in; then the server stops", low=1)
 
 
 class HasRecipe(Protocol):

@@ -105,6 +105,84 @@ def answers_that_are_taken_at_their_word():
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
 
 
+@caught_by(
+    "unit/federation/test_device.py",
+    "test_what_a_recipe_would_make_a_device_hold_is_looked_at_before_anything_is_made",
+)
+def a_model_that_is_made_to_be_counted():
+    """A device makes the model of a recipe, of whatever size, and then looks at its owner's limits."""
+    from sottovoce.federation import sizes
+
+    sizes.check_recipe = lambda *_: None
+
+
+@caught_by("unit/federation/test_device.py", "test_a_run_whose_training_does_not_fit_the_machine_is_refused")
+def training_that_does_not_fit():
+    """A device begins to train whatever a step takes."""
+    from sottovoce.federation import sizes
+
+    sizes.check_training = lambda assembly: None
+
+
+@caught_by("unit/multiprocess/test_links.py", "test_strangers_who_are_silent_keep_nobody_waiting")
+def one_handshake_after_another():
+    """Process 0 listens to one stranger after another, and has no time left for the processes of the run."""
+    import threading
+
+    from sottovoce.multiprocess.rendezvous import Door
+
+    real, turn = Door._shake_hands, threading.Lock()
+
+    def in_turn(self, *connection):
+        with turn:
+            real(self, *connection)
+
+    Door._shake_hands = in_turn
+
+
+REFUSED = "test_a_device_that_is_refused_leaves_nothing_behind"
+
+
+@caught_by("unit/commands/test_federate.py", REFUSED)
+def a_secret_of_a_device_that_is_refused():
+    """A device draws its secret before its place is looked at."""
+    from sottovoce.commands import federate
+
+    federate.check_registered = lambda *_: None
+
+
+@caught_by("unit/commands/test_federate.py", REFUSED)
+def an_address_that_is_tried_for_ever():
+    """A device takes anything for the address of its server."""
+    from sottovoce.commands import federate
+
+    federate.check_address = lambda text, name: text
+
+
+@caught_by("unit/federation/test_roster.py", "test_a_roster_that_is_damaged_is_refused")
+def two_devices_at_one_place():
+    """A roster is believed, whatever places it gives."""
+    from sottovoce.federation.roster import Roster
+
+    Roster._check = lambda self: None
+
+
+@caught_by("unit/runs/test_lease.py", "test_whose_token_is_damaged_does_not_hold_the_lease")
+def a_token_that_is_the_name_of_a_path():
+    """What stands in the files of a lease is taken as it is."""
+    from sottovoce.runs import lease
+
+    lease._read = lambda path: path.read_text(encoding="latin-1") if path.exists() else ""
+
+
+@caught_by("unit/federation/test_rounds.py", "test_a_server_that_no_device_answers_stops_and_pays_no_more")
+def rounds_of_noise_alone():
+    """A server pays for rounds that no device takes part in until the budget is gone."""
+    from sottovoce.federation.silence import Silence
+
+    Silence.check = lambda self: None
+
+
 @caught_by("unit/federation/flower/test_proxy.py", TOO_MUCH)
 def devices_that_send_without_end():
     """What a device sends in a round is not counted, and the SuperLink keeps it all."""
@@ -264,9 +342,9 @@ def a_device_follows_a_server_that_changes_the_bounds():
 
     real = Participation.join
 
-    def join(self, task, message, drawn, limits, allowed=None):
+    def join(self, task, message, drawn, limits, allowed=None, *seen):
         self._allowed = {} if allowed is None else {task.run: allowed}
-        return real(self, task, message, drawn, limits, allowed)
+        return real(self, task, message, drawn, limits, allowed, *seen)
 
     Participation.join = join
 
@@ -410,7 +488,32 @@ def any_noise_that_the_server_likes():
     """A device does not ask what its noise comes to against the server."""
     from sottovoce.federation import device
 
-    device._against_server = lambda mechanism: 0.0
+    device._against_server = lambda mechanism, earlier: 0.0
+
+
+SUMMED = "test_what_left_in_all_runs_together_is_within_the_owners_limit"
+
+
+@caught_by("unit/federation/test_device.py", SUMMED)
+def a_limit_for_each_run():
+    """A server that begins a run under another name gets from a user what the owner allows, and gets it again."""
+    from sottovoce.federation.limits import Participation
+
+    Participation.seen_before = lambda self, run: ()
+
+
+@caught_by("unit/federation/test_device.py", SUMMED)
+def a_run_that_lowers_its_noise():
+    """The server may ask for less noise in the middle of a run than the rounds before are counted with."""
+    from sottovoce.federation.limits import Participation
+
+    real = Participation.join
+
+    def join(self, task, *rest):
+        self._seen.pop(task.run, None)
+        return real(self, task, *rest)
+
+    Participation.join = join
 
 
 @caught_by("unit/privacy/test_device_noise.py", "test_the_server_tops_up_to_the_noise_of_the_model")

@@ -15,11 +15,18 @@ from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.errors import SottoError, count_of
 from sottovoce.federation import keys, roster
-from sottovoce.federation.device import Device, own_secret
-from sottovoce.federation.limits import Limits, Participation, read_json
+from sottovoce.federation.device import Device, check_registered, own_secret
+from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.members import MEMBERS, Members, Membership, load_members
-from sottovoce.federation.messages import Facts
-from sottovoce.federation.roster import DEVICE, LIMITS, Enrolment, FederationSettings, Roster, is_federation
+from sottovoce.federation.roster import (
+    LIMITS,
+    DevicePlace,
+    Enrolment,
+    FederationSettings,
+    Roster,
+    check_address,
+    is_federation,
+)
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.federation.transport import Serving
 from sottovoce.files import locked
@@ -228,20 +235,21 @@ def run_device(
     require_flower()
     from sottovoce.federation.flower.supernode_client import SuperNodeClient
 
-    _device_facts(bundle)
+    place = DevicePlace.load(bundle)
+    address = place.server if server is None else check_address(server, "--server")
     with locked(bundle / ".lock", f"{bundle} is in use by another process: a device answers once; stop it first"):
-        device, address = open_device(bundle, data)
         remedy = f"ask for {keys.AUTHORITY} of the server, which makes another with `sotto federate renew`"
         keys.days_left(bundle / keys.AUTHORITY, remedy)
-        notify(f"{device.description}; server {server or address}")
-        SuperNodeClient(bundle, server or address, device.answer, notify).run(stop)
+        device = open_device(bundle, data)
+        notify(f"{device.description}; server {address}")
+        SuperNodeClient(bundle, address, device.answer, notify).run(stop)
 
 
-def open_device(bundle: Path, data: Path | None) -> tuple[Device, str]:
-    """A device from its folder and the store of its users, and the address of its server."""
-    facts = _device_facts(bundle)
-    enrolment = Enrolment(facts["federation"], facts["name"], facts["first"], facts["users"])
-    words, size = load_tokenizer(bundle), facts["tokens_per_user"]
+def open_device(bundle: Path, data: Path | None) -> Device:
+    """A device from its folder and the store of its users. One that is refused leaves nothing behind."""
+    place = DevicePlace.load(bundle)
+    enrolment, size = place.enrolment, place.tokens_per_user
+    words = load_tokenizer(bundle)
     store = Store.from_users([], words, size, names=[]) if data is None else Store.open(data)
     if not store.people:
         raise SottoError(f"{data} was prepared from plain text: its users are no persons; prepare records with users")
@@ -255,7 +263,8 @@ def open_device(bundle: Path, data: Path | None) -> tuple[Device, str]:
     participation = Participation(bundle / "participation.jsonl")
     limits = Limits.load(bundle / LIMITS)
     membership = Membership(_own_key(bundle, enrolment), load_members(bundle, enrolment.federation))
-    return Device(enrolment, store, own_secret(bundle), participation, limits, membership), facts["server"]
+    check_registered(enrolment, store)
+    return Device(enrolment, store, own_secret(bundle), participation, limits, membership)
 
 
 def _own_key(bundle: Path, enrolment: Enrolment) -> Path:
@@ -275,13 +284,3 @@ def _own_key(bundle: Path, enrolment: Enrolment) -> Path:
         then = f"copy the right {keys.NODE_KEY}, or the newest {MEMBERS}, into the folder"
         raise SottoError(f"the key {key} is {shown}; {then}")
     return key
-
-
-def _device_facts(bundle: Path) -> Facts:
-    if not (bundle / DEVICE).is_file():
-        raise SottoError(f"{bundle} is not the folder of a device; it is made by `sotto federate init` or `enrol`")
-    facts = read_json(bundle / DEVICE)
-    missing = {"federation", "name", "first", "users", "server", "tokens_per_user"} - set(facts)
-    if missing:
-        raise SottoError(f"{bundle / DEVICE} lacks {', '.join(sorted(missing))}; copy the folder again from the server")
-    return facts

@@ -24,6 +24,7 @@ from sottovoce.build import rules
 from sottovoce.build.assembly import Assembly, assemble
 from sottovoce.data.store import Store
 from sottovoce.errors import SottoError, count_of
+from sottovoce.federation import sizes
 from sottovoce.federation.frozen import FrozenParts
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.masking.context import context_of
@@ -47,13 +48,13 @@ from sottovoce.federation.roster import Enrolment
 from sottovoce.files import write_aside
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
-from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.device_noise import check_noised
 from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.skellam import skellam
 from sottovoce.recipe import Recipe
+from sottovoce.training.seats import check_seats
 from sottovoce.training.types import Task as CohortTask
 
 log = logging.getLogger("sottovoce.device")
@@ -91,11 +92,7 @@ class Device:
         limits: Limits,
         membership: Membership | None = None,
     ):
-        if store.users > enrolled.users:
-            raise SottoError(
-                f"the store {store.path} has {count_of(store.users, 'user')}, and {enrolled.name} is registered for "
-                f"{enrolled.users}; enrol a device for {count_of(store.users, 'user')}"
-            )
+        check_registered(enrolled, store)
         self._enrolled, self._secret = enrolled, secret
         self._store = replace(store, first=enrolled.first)
         self._participation, self._limits, self._membership = participation, limits, membership
@@ -147,8 +144,9 @@ class Device:
             self._check_masked(task, assembly.recipe)
         assembly = self._with_frozen(task, assembly)
         # Up to here nothing depends on the people of the store. From here on the sums do, and nothing else.
-        most = assembly.algorithm.mechanism.joining(assembly.recipe.run.rounds)
-        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most)
+        mechanism = assembly.algorithm.mechanism
+        most, seen = mechanism.joining(assembly.recipe.run.rounds), _seen_in_a_round(mechanism)
+        rows = self._participation.join(task, message, self._draw(task, assembly), self._limits, most, seen)
         sums = self._sums(task, assembly, params, rows[rows < self._store.users], digest(message))
         return self._mask(task, assembly, sums) if masked else sums
 
@@ -184,7 +182,12 @@ class Device:
             recipe = for_this_machine(recipe)
             name = recipe.sha256()
             if name not in self._assemblies:
-                self._assemblies = {name: assemble(recipe, self._store)}
+                sizes.check_recipe(recipe, self._store.vocabulary.size, self._limits)
+                assembly = assemble(recipe, self._store)
+                sizes.check_training(assembly)
+                if assembly.is_private:
+                    check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, self._store)
+                self._assemblies = {name: assembly}
             return self._assemblies[name]
         except (SottoError, TypeError, ValueError) as error:
             log.warning("a recipe was refused: %s", error)
@@ -235,14 +238,24 @@ class Device:
             and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.round, None))))
             and mechanism.sampler.most_updates >= limits.silos
             and mechanism.sampler.user_rate <= limits.user_rate
-            and (not limits.server_epsilon or _against_server(mechanism) <= limits.server_epsilon)
             and steps <= limits.steps
-            and parameter_count(assembly.params) <= limits.parameters
-            and parameter_count(frozen) <= limits.frozen_parameters
         )
         if not within:
             raise Refused(Code.LIMITS)
+        self._check_server_epsilon(task, mechanism)
         return structure.unflatten([jax.numpy.asarray(leaf) for leaf in task.leaves])
+
+    def _check_server_epsilon(self, task: Task, mechanism: Mechanism) -> None:
+        """Refuse a run that, with all that left this device in other runs, comes to more than the owner allows.
+
+        Guarantee: in all runs together, whatever the server calls them, the vectors of any one user that left have an ε
+        against the server of at most `server_epsilon`. A run is refused whole, for all users of the device alike.
+        """
+        limit, earlier = self._limits.server_epsilon, self._participation.seen_before(task.run)
+        if limit and (found := _against_server(mechanism, earlier)) > limit:
+            known = accounting.rounded_up(accounting.epsilon(earlier, SERVER_DELTA))
+            both = f"{known} against the server for other runs, and with this run {accounting.rounded_up(found)}"
+            raise Refused(Code.LIMITS, f"this device has spent an ε of {both}: server_epsilon = {limit:g}")
 
     def _draw(self, task: Task, assembly: Assembly) -> np.ndarray:
         """Flip the coin of every registered user. The same release gives the same coins.
@@ -297,11 +310,16 @@ def for_this_machine(recipe: Recipe) -> Recipe:
 
 
 @lru_cache(maxsize=4)
-def _against_server(mechanism: Mechanism) -> float:
-    """ε against the server, of what one user sends in a run; infinite where it adds the noise."""
+def _against_server(mechanism: Mechanism, earlier: accounting.Spent = ()) -> float:
+    """ε against the server, of what a user sends in a run and sent in `earlier` ones; infinite where it adds noise."""
     if mechanism.devices is None:
         return math.inf
-    return accounting.epsilon(mechanism.devices.against_server, SERVER_DELTA)
+    return accounting.epsilon([*earlier, *mechanism.devices.against_server], SERVER_DELTA)
+
+
+def _seen_in_a_round(mechanism: Mechanism) -> accounting.Event:
+    """What the server sees of a user in a round that they join: it is without noise where the server adds that."""
+    return accounting.NonPrivate() if mechanism.devices is None else mechanism.devices.against_server[0][0]
 
 
 def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndarray) -> np.ndarray:
@@ -330,6 +348,15 @@ def _steps(whole: FixedPoint) -> np.ndarray:
         return np.asarray(high).astype(np.int64) * 2**16 + np.asarray(low)
 
     return jax.tree.map(join, whole.high, whole.low)
+
+
+def check_registered(enrolled: Enrolment, store: Store) -> None:
+    """Refuse a store of more users than the device is registered for."""
+    if store.users > enrolled.users:
+        raise SottoError(
+            f"the store {store.path} has {count_of(store.users, 'user')}, and {enrolled.name} is registered for "
+            f"{enrolled.users}; enrol a device for {count_of(store.users, 'user')}"
+        )
 
 
 def own_secret(folder: Path) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce.accounting.matrices import Participation as Allowed
 from sottovoce.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce.federation.messages import Code, Facts, Refused, Task, digest
@@ -32,7 +33,7 @@ class Limits:
     masked_only: bool = False  # refuse a run whose server sees what this device adds
     survivors: int = 0  # devices in a masked sum: refuse a run that declares fewer
     colluding: int = 0  # devices that may collude with the server: refuse a masked run that declares fewer
-    server_epsilon: float = 0.0  # against the server, at δ = 1e-6: refuse a run with more; 0 is any, also without one
+    server_epsilon: float = 0.0  # against the server, at δ = 1e-6, of all runs together; 0 is any, also without noise
 
     @staticmethod
     def load(path: Path) -> Limits:
@@ -73,7 +74,7 @@ class Participation:
     It is written before an answer leaves, and never removed.
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
     Where a run bounds how often and how close together a user joins, no user joins beyond that, whatever the server
-    asks. A run keeps the bounds, and the frozen part, that its first task had.
+    asks. A run keeps the bounds, the noise against the server, and the frozen part that its first task had.
     """
 
     def __init__(self, path: Path):
@@ -82,6 +83,8 @@ class Participation:
         self._joined: dict[str, list[int]] = {}  # rows, by release
         self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
         self._allowed: dict[str, Allowed] = {}  # by run
+        self._seen: dict[str, Event] = {}  # what the server sees of a user in a round that they join, by run
+        self._left: dict[str, set[int]] = {}  # the rounds that were answered, by run
         self._frozen: dict[str, str] = {}  # the hash of what is not trained, by run
         self._masked: set[str] = set()  # releases whose masked vector left
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
@@ -92,35 +95,60 @@ class Participation:
                     continue
                 allowed = Allowed(**line["allowed"]) if "allowed" in line else None
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]], allowed)
+                self._seen[str(line["release"]).rsplit(" ", 2)[0]] = event_from_json(line["seen"])
                 self._frozen[str(line["release"]).rsplit(" ", 2)[0]] = str(line.get("frozen", ""))
             except (KeyError, TypeError, ValueError, SottoError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
     def join(
-        self, task: Task, message: bytes, drawn: np.ndarray, limits: Limits, allowed: Allowed | None = None
+        self,
+        task: Task,
+        message: bytes,
+        drawn: np.ndarray,
+        limits: Limits,
+        allowed: Allowed | None = None,
+        seen: Event = NonPrivate(),  # noqa: B008 -- frozen
     ) -> np.ndarray:
-        """The drawn users who may join; on disk before this returns. `allowed`: by the run, besides the limits."""
+        """The drawn users who may join; on disk before this returns.
+
+        `allowed`: by the run, besides the limits. `seen`: what the server sees of each of them.
+        """
         name = digest(message)
         known = self._allowed.get(task.run, allowed)
         if known != allowed or (allowed is not None and task.round > allowed.rounds):
             raise Refused(Code.LIMITS)
         if self._frozen.get(task.run, task.frozen) != task.frozen:
             raise Refused(Code.LIMITS)  # another frozen part in the middle of a run
+        if self._seen.get(task.run, seen) != seen:
+            raise Refused(Code.LIMITS)  # another noise, which the earlier rounds were not added up with
         if task.release in self._answered:
             if self._answered[task.release] != name:
                 raise Refused(Code.TWICE)
             return np.array(self._joined[task.release], np.int64)
         rows = [row for row in drawn.tolist() if self._may_join(task, row, limits, allowed)]
         new = not self.path.exists()
-        line: Facts = {"release": task.release, "task": name, "rows": rows}
+        line: Facts = {"release": task.release, "task": name, "rows": rows, "seen": seen.to_json()}
         if task.frozen:
             line["frozen"] = task.frozen
         self._chain.append(line if allowed is None else {**line, "allowed": allowed.to_json()})
         if new:
             sync_folder(self.path.parent)
         self._note(task.release, name, rows, allowed)
-        self._frozen[task.run] = task.frozen
+        self._frozen[task.run], self._seen[task.run] = task.frozen, seen
         return np.array(rows, np.int64)
+
+    def seen_before(self, run: str) -> Spent:
+        """What the server saw of any one user in all runs but this: of each run the rounds that were answered, and no
+        more than a user may join.
+
+        It follows from what left this device alone: not from who was drawn, who has text, or who is in which place now.
+        """
+
+        def most(other: str) -> int:
+            bound, rounds = self._allowed.get(other), len(self._left[other])
+            return rounds if bound is None else min(rounds, bound.participations)
+
+        return tuple((self._seen[other], most(other)) for other in sorted(self._left) if other != run)
 
     def refuse_masked(self, release: str) -> None:
         """Refuse a release whose masked vector left already."""
@@ -148,6 +176,7 @@ class Participation:
         if allowed is not None:
             self._allowed[run] = allowed
         self._answered[release], self._joined[release] = task, rows
+        self._left.setdefault(run, set()).add(int(number))
         for row in rows:
             self._rounds.setdefault(row, []).append((run, int(number)))
 

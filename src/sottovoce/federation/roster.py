@@ -29,6 +29,7 @@ FORMAT = 1
 ROSTER, DEVICE, LIMITS = "roster.json", "device.json", "limits.toml"
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,252})|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+MOST_USERS = 10**8  # registered in a federation: the server keeps eight bytes for each
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,43 @@ class Enrolment:
     name: str
     first: int
     users: int
+
+
+@dataclass(frozen=True)
+class DevicePlace:
+    """What the folder of a device says of it: its place, its server, and the length of a user's text."""
+
+    enrolment: Enrolment
+    server: str
+    tokens_per_user: int
+
+    @staticmethod
+    def load(folder: Path) -> DevicePlace:
+        """From `device.json`. A file that is not as `enrol` wrote it is refused."""
+        path = folder / DEVICE
+        if not path.is_file():
+            raise SottoError(f"{folder} is not the folder of a device; it is made by `sotto federate init` or `enrol`")
+        facts = read_json(path)
+        then = "copy the folder again from the server, and keep participation.jsonl and coin.secret of this one"
+        kinds = {"federation": str, "name": str, "first": int, "users": int, "server": str, "tokens_per_user": int}
+        if missing := kinds.keys() - facts:
+            raise SottoError(f"{path} lacks {', '.join(sorted(missing))}; {then}")
+        wrong = [name for name, kind in kinds.items() if type(facts[name]) is not kind]
+        if wrong or facts["first"] < 0 or facts["users"] < 1 or not _NAME.fullmatch(facts["name"]):
+            raise SottoError(f"{path} is damaged ({', '.join(wrong) or 'the place of the device'}); {then}")
+        place = Enrolment(facts["federation"], facts["name"], facts["first"], facts["users"])
+        return DevicePlace(place, check_address(facts["server"], f"server in {path}"), facts["tokens_per_user"])
+
+
+def check_address(text: str, name: str) -> str:
+    """HOST:PORT of a server, with an address of IPv6 in brackets."""
+    host, _, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    plain = host[1:-1] if bracketed else host
+    known = _HOST.fullmatch(plain) and bracketed == (":" in plain)
+    if not (known and re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 2**16):
+        raise SottoError(f"{name} {text!r} must be HOST:PORT, like train.example.org:8443 or [2001:db8::7]:8443")
+    return text
 
 
 @dataclass(frozen=True)
@@ -91,9 +129,32 @@ class Roster:
             if facts.pop("format") != FORMAT:
                 raise SottoError(f"{folder} was made by another version; this one reads rosters of format {FORMAT}")
             members = tuple(Member(**member) for member in facts.pop("members"))
-            return Roster(folder, members=members, **facts)
-        except (KeyError, TypeError) as error:
+            roster = Roster(folder, members=members, **facts)
+            roster._check()
+            return roster
+        except (KeyError, TypeError, ValueError) as error:
             raise SottoError(f"{folder / ROSTER} is damaged ({error}); restore it from a backup") from None
+
+    def _check(self) -> None:
+        """Raise a ValueError where a file was not written by `save`. Two devices at one place would share coins."""
+        kinds = {"federation": str, "host": str, "port": int, "tokens_per_user": int}
+        wrong = [name for name, kind in kinds.items() if type(getattr(self, name)) is not kind]
+        if wrong or not _HOST.fullmatch(self.host) or not 0 < self.port < 2**16:
+            raise ValueError(", ".join(wrong) or "the address of the server")
+        if self.held_out is not None and type(self.held_out) is not str:
+            raise ValueError("held_out")
+        place = 0
+        for member in self.members:
+            texts = all(type(text) is str for text in (member.name, member.public_key, member.made_by))
+            if not (texts and _NAME.fullmatch(member.name) and type(member.first) is type(member.users) is int):
+                raise ValueError("a device")
+            if member.first != place or member.users < 1:
+                raise ValueError(f"the place of {member.name}")
+            if member.public_key:
+                keys.fingerprint(member.public_key)
+            place += member.users
+        if len(self.registered) < len(self.members) or place > MOST_USERS:
+            raise ValueError("its devices")
 
     def save(self) -> None:
         facts = {name: value for name, value in asdict(self).items() if name != "path"}
@@ -166,6 +227,9 @@ class Roster:
             raise SottoError(f"{name!r} is registered already; users keep their places, so choose another name")
         if users < 1:
             raise SottoError(f"{name}={users} must be 1 or more; it is the number of users of the device")
+        if self.users + users > MOST_USERS:
+            most = f"a federation has at most {MOST_USERS:,} users, and {self.users:,} are registered"
+            raise SottoError(f"{name}={users} is too many: {most}")
         made_by = BY_SERVER if public_key is None else BY_DEVICE
         if public_key is not None:
             self._check_new(public_key)

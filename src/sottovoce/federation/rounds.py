@@ -22,6 +22,7 @@ from sottovoce.federation.frozen import WithFrozen, frozen_part
 from sottovoce.federation.joined import Joined
 from sottovoce.federation.messages import Code, Task
 from sottovoce.federation.roster import Roster
+from sottovoce.federation.silence import Silence
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.local.keys import local_key
 from sottovoce.privacy.rng import philox
@@ -49,7 +50,9 @@ class Coordinator:
         if algorithm.frozen is not None:
             frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
             name, part = frozen.name, frozen.to_bytes()
+        silence = Silence(assembly.recipe.federation.silent_rounds)
         while state.round < assembly.recipe.run.rounds:
+            silence.check()
             number = state.round + 1
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
@@ -59,6 +62,7 @@ class Coordinator:
             aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, users), state)
             aggregation: Aggregation = WithFrozen(aggregator, part) if name else aggregator
             summed = aggregate(aggregation, self.transport, f"round {number}", self.seconds)
+            silence.note(summed.answers)
             # No sum, no noise of devices: the server draws theirs too, as a simulation does.
             noising = algorithm if summed.opened else assembly.algorithm
             state, _ = release(noising, state, summed, clip_norms, payment)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hmac
 import logging
 import os
+import queue
 import socket
 import ssl
 import struct
@@ -18,6 +19,7 @@ import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +27,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 
 from sottovoce.errors import SottoError
-from sottovoce.multiprocess.rendezvous import HANDSHAKE, keep_alive
+from sottovoce.multiprocess.rendezvous import Door, NotAMember, keep_alive
 
 _PROOF, _RANK, _HEADER = 32, struct.Struct(">I"), struct.Struct(">4sQ")
 log = logging.getLogger("sottovoce.rendezvous")
@@ -96,26 +98,37 @@ class Links:
 def accept_links(listener: socket.socket, identity: Identity, processes: int, wait: float, secret: bytes) -> Links:
     """The leader waits for the link of every other process. Whoever does not know the secret is logged and closed."""
     peers: dict[int, ssl.SSLSocket] = {}
-    deadline = time.monotonic() + wait
-    while len(peers) < processes - 1:
-        try:
-            listener.settimeout(max(0.01, deadline - time.monotonic()))
-            peer, address = listener.accept()
-        except TimeoutError:
-            Links(peers).close()
-            raise SottoError(f"after {wait:g} s not all processes had an encrypted connection; start again") from None
-        peer.settimeout(HANDSHAKE)
-        try:
-            peer = identity.context.wrap_socket(peer, server_side=True)
-            (rank,) = _RANK.unpack(_read(peer, _RANK.size))
-            known = hmac.compare_digest(_read(peer, _PROOF), _proof(secret, identity.certificate, rank))
-            if not known or not 0 < rank < processes or rank in peers:
-                raise ConnectionError("does not know the secret")
-            peers[rank] = peer
-        except OSError as error:
-            log.warning("the connection from %s is no process of this run (%s); waiting on", address[0], error)
-            peer.close()
+    deadline, door = time.monotonic() + wait, Door(listener, partial(_greet, identity, processes, secret))
+    try:
+        while len(peers) < processes - 1:
+            try:
+                peer, rank = door.arrived.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                Links(peers).close()
+                raise SottoError(
+                    f"after {wait:g} s not all processes had an encrypted connection; start again"
+                ) from None
+            if rank in peers:
+                log.warning("process %d came twice, and its second connection is closed; waiting on", rank)
+                peer.close()
+            else:
+                peers[rank] = peer
+    finally:
+        door.close()
     return Links(peers)
+
+
+def _greet(identity: Identity, processes: int, secret: bytes, plain: socket.socket) -> tuple[ssl.SSLSocket, int]:
+    """The leader's end of a handshake: the encrypted connection, and the rank at its other end."""
+    peer = identity.context.wrap_socket(plain, server_side=True)
+    with ExitStack() as on_error:
+        on_error.enter_context(peer)
+        (rank,) = _RANK.unpack(_read(peer, _RANK.size))
+        known = hmac.compare_digest(_read(peer, _PROOF), _proof(secret, identity.certificate, rank))
+        if not known or not 0 < rank < processes:
+            raise NotAMember("does not know the secret")
+        on_error.pop_all()
+    return peer, rank
 
 
 def open_link(host: str, port: int, certificate: str, rank: int, wait: float, secret: bytes) -> Links:

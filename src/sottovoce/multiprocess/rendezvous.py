@@ -21,10 +21,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from sottovoce.errors import SottoError
 
@@ -36,8 +35,10 @@ SECRET = "SOTTO_SECRET"  # environment variable
 MIN_SECRET = 16  # characters
 MAX_MESSAGE = 10_000  # bytes
 HANDSHAKE = 10.0  # seconds to prove that one knows the secret
-MAX_HANDSHAKES = 100  # connections that have not proved it yet
+MAX_HANDSHAKES = 100  # connections that have not proved it yet; beyond, the oldest is closed
 Message = dict[str, Any]  # a JSON object
+Peer = TypeVar("Peer", bound=socket.socket)
+Said = TypeVar("Said")
 log = logging.getLogger("sottovoce.rendezvous")
 
 
@@ -115,7 +116,7 @@ def keep_alive(peer: socket.socket) -> None:
         peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), _KEEP_ALIVE[name])
 
 
-class _NotAMember(Exception):
+class NotAMember(Exception):
     """The other end is no process of this run."""
 
 
@@ -137,7 +138,7 @@ class Channel:
             self.peer.settimeout(max(0.01, self.deadline - time.monotonic()))
             piece = self.peer.recv(size - len(data))
             if not piece:
-                raise _NotAMember("the connection was closed")
+                raise NotAMember("the connection was closed")
             data += piece
         return data
 
@@ -148,13 +149,13 @@ class Channel:
     def receive(self) -> Message:
         (size,) = struct.unpack(">I", self.read(4))
         if size > MAX_MESSAGE:
-            raise _NotAMember(f"a message of {size} bytes")
+            raise NotAMember(f"a message of {size} bytes")
         text, tag = self.read(size), self.read(_TAG)
         if not hmac.compare_digest(tag, _hmac(self._session, self._peer_name + text)):
-            raise _NotAMember("a message without a valid HMAC")
+            raise NotAMember("a message without a valid HMAC")
         message = json.loads(text)  # parsed after the HMAC was checked
         if not isinstance(message, dict):
-            raise _NotAMember("a message of another version")
+            raise NotAMember("a message of another version")
         return message
 
 
@@ -201,17 +202,15 @@ def listen(host: str, port: int) -> socket.socket:
 def accept_all(listener: socket.socket, processes: int, wait: float, reply: Message, secret: bytes) -> Connections:
     """The leader waits for all other processes, then sends each of them the reply.
 
-    Connections that do not prove to know the secret are logged and closed. Each handshake has its own thread, so that a
-    connection that sends nothing delays no other.
+    Connections that do not prove to know the secret are logged and closed. One that sends nothing delays no other.
     """
     peers: dict[int, Channel] = {}
-    door = _Door(listener, secret)
-    threading.Thread(target=door.accept, daemon=True).start()
+    door = Door(listener, partial(_greet, secret))
     deadline = time.monotonic() + wait
     try:
         while len(peers) < processes - 1:
             try:
-                channel, hello = door.arrived.get(timeout=max(0.01, deadline - time.monotonic()))
+                _, (channel, hello) = door.arrived.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
                 missing = ", ".join(str(rank) for rank in range(1, processes) if rank not in peers)
                 remedy = "start the same command with each --process-id, or wait longer with --wait"
@@ -233,57 +232,88 @@ def accept_all(listener: socket.socket, processes: int, wait: float, reply: Mess
     return Connections({rank: channel.peer for rank, channel in peers.items()})
 
 
-@dataclass(frozen=True)
-class _Door:
-    """Accepts connections to the leader's port and puts those that know the secret into `arrived`."""
+class Door(Generic[Peer, Said]):
+    """Accepts connections to a port and shakes hands with all of them side by side. Who passes is put into `arrived`.
 
-    listener: socket.socket
-    secret: bytes
-    arrived: queue.Queue[tuple[Channel, Message]] = field(default_factory=queue.Queue)
-    _closed: threading.Event = field(default_factory=threading.Event)
-    _slots: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MAX_HANDSHAKES))
+    A connection that proves nothing has `HANDSHAKE` seconds. Of more than `MAX_HANDSHAKES` at once the oldest is
+    closed: a process of the run takes a moment, so strangers who are silent keep nobody waiting, however many they are.
+    """
 
-    def accept(self) -> None:
-        self.listener.settimeout(0.1)
+    def __init__(self, listener: socket.socket, greet: Callable[[socket.socket], tuple[Peer, Said]]):
+        """`greet` gives the connection to go on with and what was said, or raises: the other end is a stranger."""
+        self._listener, self._greet = listener, greet
+        self.arrived: queue.Queue[tuple[Peer, Said]] = queue.Queue()
+        self._unproved: dict[int, socket.socket] = {}  # another handle of each connection, in the order of coming
+        self._closed, self._lock = threading.Event(), threading.Lock()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        self._listener.settimeout(0.1)
+        number = 0
         while not self._closed.is_set():
-            if not self._slots.acquire(timeout=0.1):
-                continue
             try:
-                peer, address = self.listener.accept()
+                peer, address = self._listener.accept()
+                peer.settimeout(HANDSHAKE)
+                handle = peer.dup()
             except OSError:  # no connection yet, or the listener was closed
-                self._slots.release()
                 continue
-            threading.Thread(target=self._handshake, args=(peer, str(address[0])), daemon=True).start()
+            number += 1
+            with self._lock:
+                if len(self._unproved) >= MAX_HANDSHAKES:
+                    self._end(next(iter(self._unproved)))
+                self._unproved[number] = handle
+            threading.Thread(target=self._shake_hands, args=(number, peer, str(address[0])), daemon=True).start()
 
-    def _handshake(self, peer: socket.socket, host: str) -> None:
+    def _shake_hands(self, number: int, peer: socket.socket, host: str) -> None:
         try:
-            channel = Channel(peer, time.monotonic() + HANDSHAKE)
-            nonce = os_entropy.token_bytes(_NONCE)
-            peer.sendall(_MAGIC + nonce)
-            session = _session_key(self.secret, nonce, channel.read(_NONCE))
-            if not hmac.compare_digest(channel.read(_TAG), _hmac(session, b"process")):
-                raise _NotAMember("does not know the secret")
-            peer.sendall(_hmac(session, b"process 0"))
-            channel.authenticate(session, b"0", b"n")
-            self.arrived.put((channel, channel.receive()))
+            passed = self._greet(peer)
+            with self._lock:
+                handle = self._unproved.pop(number, None)
+            if handle is None:  # `_end` was faster
+                passed[0].close()
+                raise NotAMember("it came too late")
+            handle.close()
+            self.arrived.put(passed)
             if self._closed.is_set():
                 self._close_arrived()
-        except (OSError, ValueError, _NotAMember) as error:
+        except (OSError, ValueError, NotAMember) as error:
             if not self._closed.is_set():
                 log.warning("the connection from %s is no process of this run (%s); waiting on", host, error)
             peer.close()
-        finally:
-            self._slots.release()
+            with self._lock:
+                if number in self._unproved:
+                    self._unproved.pop(number).close()
+
+    def _end(self, number: int) -> None:
+        """End a connection that proved nothing: the thread that reads from it notices."""
+        with self._unproved.pop(number) as peer, suppress(OSError):
+            peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._closed.set()
+        with self._lock:
+            for number in list(self._unproved):
+                self._end(number)
         self._close_arrived()
 
     def _close_arrived(self) -> None:
         """Close the connections that arrived too late."""
         with suppress(queue.Empty):
             while True:
-                self.arrived.get_nowait()[0].peer.close()
+                self.arrived.get_nowait()[0].close()
+
+
+def _greet(secret: bytes, peer: socket.socket) -> tuple[socket.socket, tuple[Channel, Message]]:
+    """The leader's end of a handshake."""
+    channel = Channel(peer, time.monotonic() + HANDSHAKE)
+    nonce = os_entropy.token_bytes(_NONCE)
+    peer.sendall(_MAGIC + nonce)
+    session = _session_key(secret, nonce, channel.read(_NONCE))
+    if not hmac.compare_digest(channel.read(_TAG), _hmac(session, b"process")):
+        raise NotAMember("does not know the secret")
+    peer.sendall(_hmac(session, b"process 0"))
+    channel.authenticate(session, b"0", b"n")
+    return peer, (channel, channel.receive())
 
 
 def _register(channel: Channel, hello: Message, peers: dict[int, Channel], processes: int) -> None:
@@ -321,14 +351,14 @@ def connect(address: Address, rank: int, processes: int, wait: float, secret: by
     channel = Channel(peer, time.monotonic() + wait)
     try:
         if not hmac.compare_digest(channel.read(len(_MAGIC)), _MAGIC):
-            raise _NotAMember("it is another program")
+            raise NotAMember("it is another program")
         nonce_of_leader, nonce = channel.read(_NONCE), os_entropy.token_bytes(_NONCE)
         session = _session_key(secret, nonce_of_leader, nonce)
         peer.sendall(nonce + _hmac(session, b"process"))
         channel.deadline = time.monotonic() + HANDSHAKE
         if not hmac.compare_digest(channel.read(_TAG), _hmac(session, b"process 0")):
-            raise _NotAMember("it does not know the secret")
-    except (OSError, _NotAMember) as error:
+            raise NotAMember("it does not know the secret")
+    except (OSError, NotAMember) as error:
         peer.close()
         problem = f"process 0 at {address.text} did not prove that it has the same secret ({error})"
         raise SottoError(f"{problem}; does `sotto` still wait there, with the same --secret?") from None
@@ -337,7 +367,7 @@ def connect(address: Address, rank: int, processes: int, wait: float, secret: by
     try:
         channel.send({"process": rank, "processes": processes})
         reply = channel.receive()
-    except (OSError, ValueError, _NotAMember):
+    except (OSError, ValueError, NotAMember):
         peer.close()
         raise SottoError(f"process 0 at {address.text} gave no answer; does it still wait?") from None
     if "error" in reply:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets as os_entropy
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from sottovoce.runs.ledger import HOLDERS
 
 _NAME, _MINE, _NEXT = "holder.name", "holder", "holder.next"
 _RANDOM = 32  # characters that a token begins with
+_TOKEN = re.compile(rb"[0-9a-f]{32,}")
 
 
 @dataclass(frozen=True)
@@ -127,4 +129,6 @@ def _write_over(path: Path, token: bytes) -> None:
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="ascii") if path.exists() else ""
+    """A token; nothing where there is none, or a damaged one. Without its token a copy does not hold the lease."""
+    found = path.read_bytes() if path.exists() else b""
+    return found.decode() if _TOKEN.fullmatch(found) else ""

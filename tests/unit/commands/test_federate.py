@@ -18,7 +18,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits
-from sottovoce.federation.roster import FederationSettings, Roster
+from sottovoce.federation.roster import FederationSettings, Roster, check_address
 from sottovoce.files import locked
 from sottovoce.recipe import Recipe
 
@@ -114,9 +114,9 @@ def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(t
     bundle = create(tmp_path / "f", ("clinic", 4)).bundle("clinic")
     (bundle / "limits.toml").write_text("clip_norm = 0.5\nrounds = 3\n")
     store = prepared(tmp_path, "store")
-    device, server = federate.open_device(bundle, store)
+    device = federate.open_device(bundle, store)
     assert device._limits == Limits(clip_norm=0.5, rounds=3)
-    assert (device.description, server) == ("clinic: 3 users, registered for 4", "127.0.0.1:1234")
+    assert device.description == "clinic: 3 users, registered for 4"
     others = Vocabulary.from_words(["blue", "green"])
     for wrong in (prepared(tmp_path, "words", others), prepared(tmp_path, "short", tokens=8)):
         with pytest.raises(SottoError, match="other words or another length"):
@@ -127,9 +127,52 @@ def test_a_device_has_its_owners_limits_the_words_of_the_federation_and_people(t
         federate.run_device(bundle, store, stop=lambda: True)
 
 
+ADDRESSES = (
+    "",
+    "HOST:nan",
+    "HOST",
+    "HOST:",
+    "HOST:0",
+    "HOST:99999",
+    ":80",
+    "a:80/x",
+    "http://a:80",
+    "[::1:80",
+    "::1:80",
+)
+PLACES = [
+    {"users": "x"}, {"users": 3.5}, {"users": True}, {"users": 2}, {"users": 0}, {"first": -1}, {"name": "../x"},
+    {"federation": None}, {"server": "h:nan"}, {"server": 5}, {"tokens_per_user": "a"},
+]  # fmt: skip
+
+
+def test_a_device_that_is_refused_leaves_nothing_behind(tmp_path):
+    """No secret of a device that never was: a folder that is used later would take it for its own."""
+    bundle, store = create(tmp_path / "f", ("clinic", 4)).bundle("clinic"), prepared(tmp_path, "store")
+    files = {path.name: path.read_bytes() for path in bundle.iterdir()}
+    facts = json.loads(files["device.json"])
+    flaws = [("device.json", json.dumps(facts | place).encode(), None) for place in PLACES]
+    flaws += [
+        ("authority.pem", b"=", None),
+        ("limits.toml", b"=", None),
+        ("device.json", files["device.json"][:-3], None),
+    ]
+    for name, contents, server in [*flaws, *(("device.json", files["device.json"], each) for each in ADDRESSES)]:
+        (bundle / name).write_bytes(contents)
+        with pytest.raises(SottoError):
+            federate.run_device(bundle, store, server=server, stop=lambda: True)
+        assert {path.name for path in bundle.iterdir()} - {".lock"} == set(files), (contents, server)
+        (bundle / name).write_bytes(files[name])
+
+
+def test_an_address_may_be_a_name_or_a_number():
+    for address in ("train.example.org:8443", "192.0.2.7:1", "[2001:db8::7]:65535"):
+        assert check_address(address, "--server") == address
+
+
 def test_a_device_whose_users_have_no_text_is_there_all_the_same(tmp_path):
     """Also one of a run that asks for users by their names."""
-    device, _ = federate.open_device(create(tmp_path / "f", ("phone", 1)).bundle("phone"), None)
+    device = federate.open_device(create(tmp_path / "f", ("phone", 1)).bundle("phone"), None)
     assert device.description == "phone: 0 users, registered for 1"
     assert device._store.names.size == 0
 
@@ -141,7 +184,7 @@ def test_a_device_knows_its_own_writers_where_the_federation_has_contexts(tmp_pa
     for field, begins in (("lang", [0, WORDS.size]), (None, [0, 0])):
         store = tmp_path / f"of {field}"
         prepare(rows, store, words, Grouping(tokens_per_user=16, test_users=0, context_field=field))
-        device, _ = federate.open_device(bundle, store)
+        device = federate.open_device(bundle, store)
         assert sorted(int(device._store[row][0]) for row in range(2)) == begins
 
 

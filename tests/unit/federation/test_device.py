@@ -12,9 +12,11 @@ import pytest
 
 from fleets import FEDERATION, Seat, make_device, seated_device, some_of, tiny_recipe
 from masked_fleets import node_key
+from sottovoce import accounting
 from sottovoce.build.assembly import assemble
 from sottovoce.errors import SottoError
 from sottovoce.federation import device as devices
+from sottovoce.federation import sizes
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.masking.context import context_of
 from sottovoce.federation.masking.messages import Forwarded, KeyList, read_advert, read_shares, read_vector
@@ -152,6 +154,45 @@ def test_more_than_the_owner_allows_is_refused(task, store, tmp_path, limits, se
     device = make_device(tmp_path, store, "silo", 0, 13, limits=limits)
     assert code_of(device, changed(task, **sections).to_bytes()) == Code.LIMITS
     assert not (tmp_path / "silo.jsonl").exists()
+
+
+TALL = {"kind": "transformer", "embedding": 8, "hidden": 8, "layers": 1, "heads": 1}
+SEPARATELY = {"sampling": "min_separation", "min_separation": 3, "cohort": 3}
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"model": {"embedding": 40_000, "hidden": 40_000}},
+        {"model": {"embedding": 40_000, "hidden": 40_000, "adapter_rank": 1}},
+        {"model": {**TALL, "head_size": 65_535, "context": 2**20 - 1}},  # no parameters: what attention remembers
+        {"model": {"embedding": 1000, "hidden": 1000, "adapter_rank": 900}},
+        {"run": {"rounds": 10**12}, "federation": {"aggregation": "masked", "survivors": 2, "noise": "devices"}},
+        {"privacy": {**SEPARATELY, "participations": 10**12}},
+        {"privacy": {**SEPARATELY, "noise": "blt"}},
+        {"privacy": {"noise_multiplier": None, "epsilon": 1.0}},
+        {"privacy": {**SEPARATELY, "noise": "banded", "noise_coefficients": [1.0] * 5000}},
+    ],
+)
+def test_what_a_recipe_would_make_a_device_hold_is_looked_at_before_anything_is_made(
+    task, store, tmp_path, monkeypatch, sections
+):
+    made = []
+    monkeypatch.setattr(devices, "assemble", lambda *_: made.append(1))
+    limits = Limits(parameters=100_000, frozen_parameters=30_000_000)
+    device = make_device(tmp_path, store, "silo", 0, 13, limits=limits)
+    assert code_of(device, changed(task, **sections).to_bytes()) == Code.LIMITS
+    assert not made
+
+
+def test_a_run_whose_training_does_not_fit_the_machine_is_refused(task, store, tmp_path, monkeypatch):
+    """Counted by shapes, for as many users as are computed at once, whoever has text."""
+    for bytes_here, expected in ((2**40, None), (1000, Code.LIMITS)):
+        monkeypatch.setattr(sizes, "memory_for_training", lambda bytes_here=bytes_here: bytes_here)
+        device = make_device(tmp_path / str(bytes_here), store, "silo", 0, 13)
+        device._draw = lambda task, assembly: np.array([0])
+        rounds_joined(device, task, rounds=())  # does not train
+        assert code_of(device, task.to_bytes()) == expected
 
 
 def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path):
@@ -435,6 +476,42 @@ def test_the_owner_decides_what_a_masked_round_must_declare(everybody, store, tm
     device = masked_fleet(tmp_path, store, limits)["d01"]
     task = everybody if masked else changed(everybody, federation={"aggregation": "plain", "survivors": 0})
     assert code_of_any(device, task.to_bytes()) == code
+
+
+def test_a_device_on_which_one_user_changes_others_takes_part_in_no_private_run(task, store, tmp_path, monkeypatch):
+    def refuse(*given):
+        raise SottoError("what a user sends is not the same in every block")
+
+    monkeypatch.setattr(devices, "check_seats", refuse)
+    assert code_of(make_device(tmp_path, store, "silo", 0, 13), task.to_bytes()) == Code.LIMITS
+
+
+def test_what_left_in_all_runs_together_is_within_the_owners_limit(everybody, store, tmp_path, caplog):
+    """Also under other names of runs, after a restart, and for users who have no text: what counts is who was drawn."""
+    noised = changed(everybody, federation={"noise": "devices", "server_noise_multiplier": 0.8, "participations": 2})
+    once = changed(noised, federation={"participations": 1})
+    mechanism = assemble(Recipe.from_dict(noised.recipe), store).algorithm.mechanism
+    ((event, twice),) = mechanism.devices.against_server
+    limit = accounting.epsilon([(event, twice + 1)], devices.SERVER_DELTA) * 1.001
+
+    def asked(task: Task, run: str, number: int, *, text: int = 5, limit: float = limit) -> str | None:
+        device = masked_fleet(tmp_path, store, Limits(server_epsilon=limit))["d01"]  # after a restart
+        device._store = replace(some_of(store, 4, 4 + text), first=4)
+        return code_of_any(device, replace(task, run=run, round=number).to_bytes())
+
+    assert asked(noised, "spring", 1, text=0) is None  # all are drawn, and nobody has text yet
+    assert asked(noised, "summer", 1) is None  # 1 round of spring and 2 of this one
+    assert asked(noised, "spring", 2) is None  # the same: what left in summer is 1
+    assert asked(noised, "summer", 2) == Code.LIMITS  # 2 of spring, and summer may have 2
+    assert asked(noised, "autumn", 1) == asked(once, "winter", 1) == Code.LIMITS
+    assert "and with this run" in caplog.text
+    assert asked(once, "winter", 1, limit=1.4 * limit) is None  # the owner allows more
+    # With less noise than the run began with, what left could not be added up.
+    louder = changed(noised, federation={"server_noise_multiplier": 0.7})
+    assert asked(louder, "spring", 3, limit=0.0) == Code.LIMITS
+    # What left without noise is seen: no later limit can hold.
+    assert asked(everybody, "bare", 1, limit=0.0) is None
+    assert asked(once, "last", 1, limit=1e6) == Code.LIMITS
 
 
 def code_of_any(device, message: bytes) -> str | None:

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from sottovoce.accounting import NonPrivate, SampledSkellam
 from sottovoce.accounting.matrices import Participation as Allowed
 from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.federation.limits import Limits, Participation
@@ -73,6 +74,22 @@ def test_a_run_that_bounds_participation_is_joined_no_more_than_that(tmp_path):
     # A task that was answered is answered again as it was, and is not counted twice.
     assert joins(10) is True
     assert joins(15) is False
+
+
+def test_of_every_other_run_the_rounds_that_were_answered_count_up_to_what_a_user_may_join(tmp_path):
+    """After a restart too; whoever was drawn, and in whatever place they are now."""
+    path, noised = tmp_path / "joined.jsonl", SampledSkellam(0.8, "poisson", 1.0, 2.0**26)
+    record = Participation(path)
+    for run, bound in (("spring", Allowed(30, 1, 3)), ("summer", Allowed(30, 1, 9))):
+        for number, rows in enumerate(([0], [1], [], [2]), 1):
+            record.join(task(run, number), b"%d" % number, np.array(rows, int), Limits(), bound, noised)
+    for attempt in "ab":  # one round
+        record.join(task("autumn", 1, attempt), attempt.encode(), np.array([2]), Limits())
+    for found in (record, Participation(path)):
+        assert found.seen_before("winter") == ((NonPrivate(), 1), (noised, 3), (noised, 4))
+        assert found.seen_before("spring") == ((NonPrivate(), 1), (noised, 4))
+        with pytest.raises(Refused):  # a run keeps its noise
+            found.join(task(number=9), b"9", np.array([5]), Limits(), Allowed(30, 1, 3))
 
 
 def test_a_damaged_record_is_refused(tmp_path):

@@ -68,13 +68,38 @@ def test_later_devices_come_after_the_others_and_nobody_moves(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "users", "what"),
-    [("phone", 1, "already"), ("Über", 1, "small letters"), ("x/y", 1, "small"), ("z", 0, "1 or")],
+    [
+        ("phone", 1, "already"),
+        ("Über", 1, "small"),
+        ("x/y", 1, "small"),
+        ("z", 0, "1 or"),
+        ("z", 10**12, "at most"),
+    ],
 )
 def test_bad_devices_are_refused(tmp_path, name, users, what):
     create(tmp_path / "f", ("phone", 1))
     with pytest.raises(SottoError, match=what):
         federate.enrol(tmp_path / "f", name, users)
     assert [member.name for member in Roster.open(tmp_path / "f").members] == ["phone"]
+
+
+def test_a_roster_that_is_damaged_is_refused(tmp_path):
+    """Also where two devices have one place, or one has two: coins and charges belong to places."""
+    path = create(tmp_path / "f", ("phone", 1), ("silo", 20)).path / "roster.json"
+    whole = json.loads(path.read_text())
+    phone, silo = whole["members"]
+    flaws = [{"host": 5}, {"host": "a b"}, {"port": "x"}, {"port": 0}, {"tokens_per_user": 1.5}, {"federation": 3}]
+    flaws += [{"held_out": 5}, {"members": [silo, phone]}, {"members": [phone, phone]}, {"members": [phone, {}]}]
+    for change in ({"users": "x"}, {"users": 0}, {"users": True}, {"first": 2}, {"name": 7}, {"name": "../x"}):
+        flaws.append({"members": [phone, silo | change]})
+    flaws += [{"members": [phone | {"public_key": key}]} for key in ("x", 5)]
+    flaws += [{"members": [phone, silo | {"users": 10**15}]}, {"members": 5}]
+    for flaw in flaws:
+        path.write_text(json.dumps(whole | flaw))
+        with pytest.raises(SottoError, match="damaged"):
+            Roster.open(path.parent)
+    path.write_text(json.dumps(whole))
+    assert Roster.open(path.parent).users == 21
 
 
 def test_a_device_that_made_its_key_gets_a_folder_without_one(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -11,10 +11,12 @@ import pytest
 from fleets import InProcess, make_roster, some_of, tiny_recipe
 from free import AllFree
 from sottovoce.build.assembly import assemble
+from sottovoce.errors import LostProcess
 from sottovoce.federation import rounds
 from sottovoce.federation.aggregation.phases import DeviceSum
 from sottovoce.federation.messages import Code, Nothing
 from sottovoce.federation.rounds import Coordinator, aggregate, for_devices
+from sottovoce.federation.silence import Silence
 from sottovoce.federation.transport import Exchange
 from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
@@ -83,6 +85,59 @@ def test_a_device_that_is_lost_between_phases_is_left_out():
     assert aggregate(TwoPhases(), Echo("clinic"), "round 3", 5.0).total == 7
 
 
+@pytest.fixture(scope="module")
+def assembly(store):
+    return assemble(tiny_recipe("nowhere", run={"rounds": 9}, federation={"silent_rounds": 2}), store)
+
+
+@pytest.mark.parametrize("said", [None, Code.LIMITS, Code.VERSION, Code.FAILED], ids=str)
+def test_a_server_that_no_device_answers_stops_and_pays_no_more(assembly, vocabulary, tmp_path, said):
+    """Whether its devices are silent or refuse: a round of noise alone is charged like any other."""
+    roster = make_roster(tmp_path / "federation", vocabulary, 50, {"phone": 1, "silo": 7})
+    devices = {name: Says(said) for name in roster.registered}
+    paid = Paid()
+    rounds = Coordinator(roster, InProcess(devices), 1.0).rounds(assembly, "r", assembly.start(assembly.model), paid)
+    assert [state.round for state, _ in islice(rounds, 2)] == [1, 2]
+    with pytest.raises(LostProcess, match=r"last 2 rounds \(.*: 2\).*silent_rounds = 2"):
+        next(rounds)
+    assert paid.rounds == [1, 2]
+
+
+def test_one_device_that_takes_part_is_enough_and_who_is_asked_for_nothing_is_not_silent():
+    silence = Silence(2)
+    for answers in ({"away": 3}, {"away": 2, "joined": 1}, {"limits": 3}):
+        silence.check()
+        silence.note(answers)
+    for _ in range(5):
+        silence.check()
+        silence.note({})
+    silence.note({"away": 3})
+    with pytest.raises(LostProcess):
+        silence.check()
+
+
+class Says:
+    """A device that says the same to everything, or nothing."""
+
+    def __init__(self, code: Code | None):
+        self.code = code
+
+    def answer(self, message: bytes) -> bytes | None:
+        return None if self.code is None else Nothing(self.code).to_bytes()
+
+
+class Paid(AllFree):
+    """Payments that are counted."""
+
+    def __init__(self):
+        super().__init__(lambda number: Secrets.seeded(3).keys(number, "a"))
+        self.rounds: list[int] = []
+
+    def begin(self, round_number: int):
+        self.rounds.append(round_number)
+        return super().begin(round_number)
+
+
 def test_devices_get_the_recipe_without_the_servers_paths_and_seed():
     recipe = Recipe.from_dict({
         "data": {"store": "/server/store"}, "model": {"kind": "gru", "initial": "/server/model"},
@@ -117,7 +172,11 @@ def play(store, vocabulary, tmp_path):
     people = some_of(store, 0, 11)
 
     def rounds_over(transport: Here, name: str, federation: dict | None = None) -> list[set[str]]:
-        sections = {"privacy": SEPARATED, "run": {"rounds": 6}, "federation": federation or {}}
+        sections = {
+            "privacy": SEPARATED,
+            "run": {"rounds": 6},
+            "federation": {"silent_rounds": 6, **(federation or {})},
+        }
         assembly = assemble(tiny_recipe(tmp_path, **sections), people)
         payments = AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
         coordinator = Coordinator(roster, transport, 1.0)

@@ -6,14 +6,14 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
 from sottovoce.errors import LostProcess, SottoError
-from sottovoce.multiprocess import links
+from sottovoce.multiprocess import links, rendezvous
 from sottovoce.multiprocess.group import Group
 from sottovoce.multiprocess.links import Identity, Links, accept_links, open_link
 
@@ -154,6 +154,22 @@ def test_who_does_not_know_the_secret_is_not_counted(identity, secret, caplog):
         for each in (stranger, member, made[0]):
             each.close()
     assert "is no process of this run" in caplog.text
+
+
+@pytest.mark.parametrize("most", [100, 3])
+def test_strangers_who_are_silent_keep_nobody_waiting(identity, monkeypatch, most):
+    """However many they are: those who prove nothing wait side by side, and beyond a number the oldest leaves."""
+    monkeypatch.setattr(rendezvous, "MAX_HANDSHAKES", most)
+    with socket.create_server(("127.0.0.1", 0), backlog=50) as door, ExitStack() as strangers:
+        for _ in range(30):
+            strangers.enter_context(socket.create_connection(door.getsockname()))
+        made: list[Any] = []
+        leading = threading.Thread(target=lambda: made.append(accept_links(door, identity, 2, 8, SECRET)), daemon=True)
+        leading.start()
+        with closing(open_link("127.0.0.1", door.getsockname()[1], identity.certificate, 1, 5, SECRET)):
+            leading.join(5)  # less than the time that one stranger has
+            assert made
+            made[0].close()
 
 
 def test_a_closed_connection_is_a_lost_process(identity):

@@ -200,7 +200,7 @@ def test_what_was_heard_does_not_open_the_door_a_second_time():
                 if attempt == "heard":
                     assert len(channel.read(32)) == 32
                 else:
-                    with pytest.raises((OSError, rendezvous._NotAMember)):
+                    with pytest.raises((OSError, rendezvous.NotAMember)):
                         channel.read(1)
         waiting.join(30)
 

@@ -97,3 +97,19 @@ def test_tokens_of_before_they_named_a_line_hold(folders):
         path.write_text(token)
     assert Lease(folder, store).renew(LEDGER)
     assert (folder / "holder").read_text().endswith(LEDGER.last_check)
+
+
+@pytest.mark.parametrize("name", ["holder.name", "holder"])
+@pytest.mark.parametrize(
+    "damage", [b"\xff" * 32, b"../" * 12, b"\0" * 40, b""], ids=["bytes", "a path", "NUL", "empty"]
+)
+def test_whose_token_is_damaged_does_not_hold_the_lease(folders, name, damage):
+    """It pays, and gets another; what stands in the file is never the name of a path."""
+    folder, store = folders
+    (folder / "holder.next").unlink()
+    (folder / name).write_bytes(damage)
+    paid = []
+    assert not Lease(folder, store).renew(LEDGER)
+    assert not Lease(folder, store).acquire(LEDGER, lambda: paid.append(1))
+    assert paid == [1]
+    assert Lease(folder, store).renew(LEDGER)

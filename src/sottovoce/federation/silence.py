@@ -1,0 +1,32 @@
+"""When a server stops: after rounds in a row to which no device added anything. Each is paid for, and only noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sottovoce.errors import LostProcess, count_of
+from sottovoce.federation.aggregation.phases import JOINED
+
+
+class Silence:
+    """Counts the rounds of this process that nobody took part in, one after another.
+
+    A device takes part if its answer counts, with updates or zeros: that depends on nobody's text. A round that asked
+    nobody is not counted: so it falls by chance where cohorts are small.
+    """
+
+    def __init__(self, most: int):
+        self._most, self._rounds, self._last = most, 0, ""
+
+    def check(self) -> None:
+        """Stop before a round is paid for."""
+        if self._rounds >= self._most:
+            rule = f"federation.silent_rounds = {self._most}"
+            said = f"no device took part in the last {count_of(self._rounds, 'round')} ({self._last})"
+            raise LostProcess(f"{said}, and each was paid for: the server stops ({rule}); look after the devices first")
+
+    def note(self, answers: Mapping[str, int]) -> None:
+        """Count a round, by the number of devices that answered so and so."""
+        if answers:
+            self._rounds = 0 if JOINED in answers else self._rounds + 1
+            self._last = ", ".join(f"{code}: {count}" for code, count in sorted(answers.items()))
