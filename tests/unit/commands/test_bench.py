@@ -94,13 +94,13 @@ def test_the_second_round_compiles_nothing():
 def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
     """So that a cohort may be larger than memory: of a block that was added nothing stays but four numbers a user."""
     held = []
-    real = cohort_sum._padded
+    real = cohort_sum._seated
 
-    def padded(*block):
+    def seated(*block):
         held.append(sum(array.nbytes for array in jax.live_arrays()))
         return real(*block)
 
-    monkeypatch.setattr(cohort_sum, "_padded", padded)
+    monkeypatch.setattr(cohort_sum, "_seated", seated)
     assembly = bench.assemble_workload(bench.WORKLOADS["demo"], 8, 8, "off")
     clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
     store = bench.make_users(bench.WORKLOADS["demo"], 8)
