@@ -1,6 +1,8 @@
 """Neighbour replay across devices: one person of one device is another, and nothing changes for all others.
 
-Who is asked, who takes part, whether the sum opens, and what of every other user is in it.
+Who is asked, who takes part, whether the sum opens, and what of every other user is in it. The id of the one person
+sorts behind those of the others of their device. Elsewhere it would shift their rows, and with them the coins of
+Poisson sampling: these are then others, of the same law.
 """
 
 from __future__ import annotations

@@ -263,7 +263,8 @@ class Store:
         letters = [self.unknown_letters(row) for row in rows]
         kept = None if any(each is None for each in letters) else letters
         few = Store.from_users([self[row] for row in rows], self.vocabulary, self.tokens_per_user, kept)  # pyrefly: ignore
-        return replace(few, people=self.people, vocabulary_source=self.vocabulary_source)
+        told = {"people": self.people, "vocabulary_source": self.vocabulary_source}
+        return replace(few, longest_is_cap=self.longest_is_cap, **told)
 
 
 def made_up_names(users: int) -> list[bytes]:

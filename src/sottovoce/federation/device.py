@@ -98,6 +98,7 @@ class Device:
         self._participation, self._limits, self._membership = participation, limits, membership
         self._masking: Masking | None = None  # the masked round that this device is in
         self._assemblies: dict[str, Assembly] = {}
+        self._tried = ""  # the recipe for which this machine was tried with made-up users
         self._parts, self._wanted = FrozenParts(participation.path.parent / "frozen"), ""
         self._filled: dict[tuple[str, str], Assembly] = {}  # with the frozen part, by recipe and hash
 
@@ -136,6 +137,7 @@ class Device:
             raise Refused(Code.STRANGER)
         assembly = self._assemble(task)
         params = self._check(task, assembly)
+        self._check_seats(assembly)
         masked = assembly.recipe.federation.aggregation == "masked"
         if masked:
             if self._masking is not None and self._masking.message == digest(message):
@@ -185,13 +187,23 @@ class Device:
                 sizes.check_recipe(recipe, self._store.vocabulary.size, self._limits)
                 assembly = assemble(recipe, self._store)
                 sizes.check_training(assembly)
-                if assembly.is_private:
-                    check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, self._store)
                 self._assemblies = {name: assembly}
             return self._assemblies[name]
         except (SottoError, TypeError, ValueError) as error:
             log.warning("a recipe was refused: %s", error)
             raise Refused(Code.LIMITS) from None
+
+    def _check_seats(self, assembly: Assembly) -> None:
+        """Refuse a run in which one user would change what others send, on this machine. It trains made-up users."""
+        name = assembly.recipe.sha256()
+        if name == self._tried or not assembly.is_private:
+            return
+        try:
+            check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, self._store)
+        except SottoError as error:
+            log.warning("a recipe was refused: %s", error)
+            raise Refused(Code.LIMITS) from None
+        self._tried = name
 
     def _with_frozen(self, task: Task, assembly: Assembly) -> Assembly:
         """The objects of a run with the frozen part that the task names, if this device has it."""

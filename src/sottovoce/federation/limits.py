@@ -69,7 +69,7 @@ def _fits(value: Any, kind: type) -> bool:
 
 
 class Participation:
-    """Which rounds the users of a device joined, by their registered places: with text or without.
+    """Which rounds the users of a device joined, by their places: with text or without.
 
     It is written before an answer leaves, and never removed.
     Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.

@@ -57,12 +57,12 @@ class Coordinator:
             payment = payments.begin(number)
             clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)
             task = replace(self._task(assembly, run, state, clip_norms, payment), frozen=name)
-            asked = self._asked(assembly, run, number, payment)
+            asked, wanted = self._asked(assembly, run, number, payment)
             users = sum(self.roster.registered.values())
             aggregator = self._aggregator(assembly, task, Asked(asked, self.roster.public_keys, users), state)
             aggregation: Aggregation = WithFrozen(aggregator, part) if name else aggregator
             summed = aggregate(aggregation, self.transport, f"round {number}", self.seconds)
-            silence.note(summed.answers)
+            silence.note(summed.answers, wanted)
             # No sum, no noise of devices: the server draws theirs too, as a simulation does.
             noising = algorithm if summed.opened else assembly.algorithm
             state, _ = release(noising, state, summed, clip_norms, payment)
@@ -87,8 +87,8 @@ class Coordinator:
         allowed = assembly.algorithm.mechanism.sampler.participation(assembly.recipe.run.rounds)
         return None if allowed is None else Joined(self.roster.path / "joined" / f"{run}.jsonl", allowed)
 
-    def _asked(self, assembly: Assembly, run: str, number: int, payment: Payment) -> dict[str, int]:
-        """Whom a round asks, with their registered users.
+    def _asked(self, assembly: Assembly, run: str, number: int, payment: Payment) -> tuple[dict[str, int], bool]:
+        """Whom a round asks, with their registered users, and whether it was to ask anybody.
 
         Where users draw for themselves that is everybody. Else it is every silo, and as many devices of one user as
         their share of the declared cohort, drawn among those that are connected and free. One that was asked counts as
@@ -96,17 +96,20 @@ class Coordinator:
         """
         registered, joined = self.roster.registered, self._joined(assembly, run)
         if joined is None:
-            return registered
+            return registered, True
         asked = joined.asked(number, payment.name)
+        wanted = 0
         if asked is None:
             here, privacy = set(self.transport.here()), assembly.recipe.privacy
             single = sorted(name for name, users in registered.items() if users == 1)
             free = [name for name in single if name in here and joined.is_free(name, number)]
             random = philox(payment.keys.sampling)
-            wanted = min(int(privacy.cohort * len(single) / privacy.users + random.random()), len(free))
-            asked = sorted(random.choice(free, wanted, replace=False).tolist()) if wanted else []
+            wanted = int(privacy.cohort * len(single) / privacy.users + random.random())
+            drawn = min(wanted, len(free))
+            asked = sorted(random.choice(free, drawn, replace=False).tolist()) if drawn else []
             joined.note(number, payment.name, asked)
-        return {name: users for name, users in registered.items() if users > 1 or name in asked}
+        found = {name: users for name, users in registered.items() if users > 1 or name in asked}
+        return found, bool(found or wanted)
 
     def _task(self, assembly: Assembly, run: str, state: ServerState, clip_norms: np.ndarray, payment: Payment) -> Task:
         return Task(

@@ -37,10 +37,13 @@ def train_each(
     return jax.vmap(update, in_axes=(None, 0, 0, 0, None))(model, users, keys, clip_norms, last)
 
 
+_SUMS = {"scatter-add", "scatter-sub", "scatter-mul", "select_and_scatter_add"}
+
+
 def _adds_in_any_order(program: Any) -> bool:
     """Has a program a sum into places that may be the same? For all users together, others would decide its order."""
     return any(
-        equation.primitive.name == "scatter-add" and not equation.params["unique_indices"]
+        equation.primitive.name in _SUMS and not equation.params.get("unique_indices", False)
         for equation in _equations(program)
     )
 

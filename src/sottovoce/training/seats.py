@@ -49,8 +49,9 @@ def depends_on_others(in_blocks: SumInBlocks, algorithm: Algorithm, params: Any,
 
 
 def digest_of_update(in_blocks: SumInBlocks, algorithm: Algorithm, params: Any, store: Store) -> str:
-    """A hash of what a made-up user sends: machines that compute alike have the same one."""
-    return hashlib.sha256(_total(in_blocks, algorithm, params, _made_up(store, 1), [0]).tobytes()).hexdigest()
+    """A hash of what a made-up user sends in all seats: machines that compute alike have the same one."""
+    rows = [0] * (in_blocks.block * in_blocks.devices)
+    return hashlib.sha256(_total(in_blocks, algorithm, params, _made_up(store, 1), rows).tobytes()).hexdigest()
 
 
 def _total(in_blocks: SumInBlocks, algorithm: Algorithm, params: Any, store: Store, rows: Sequence[int]) -> np.ndarray:
@@ -77,5 +78,6 @@ def _made_up(store: Store, users: int) -> Store:
     """The first user has a full text, the others texts of all lengths."""
     cap, generator = store.tokens_per_user, np.random.default_rng(0)
     lengths = [cap, *generator.integers(0, cap + 1, users - 1)]
-    texts = [generator.integers(0, store.vocabulary.size, length) for length in lengths]
+    # Few words, so that each comes often: the order of sums into its row then matters.
+    texts = [generator.integers(0, min(store.vocabulary.size, 8), length) for length in lengths]
     return replace(Store.from_users(texts, store.vocabulary, cap), public=store.public)

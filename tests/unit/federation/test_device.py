@@ -486,8 +486,19 @@ def test_a_device_on_which_one_user_changes_others_takes_part_in_no_private_run(
     assert code_of(make_device(tmp_path, store, "silo", 0, 13), task.to_bytes()) == Code.LIMITS
 
 
+def test_what_the_owner_allows_is_compared_before_made_up_users_are_trained(task, store, tmp_path, monkeypatch):
+    tried = []
+    monkeypatch.setattr(devices, "check_seats", lambda *given: tried.append(given))
+    device = make_device(tmp_path, store, "silo", 0, 13, limits=Limits(steps=9))
+    assert code_of(device, changed(task, local={"epochs": 10**9}).to_bytes()) == Code.LIMITS
+    assert not tried
+    for _ in range(2):
+        device.answer(task.to_bytes())
+    assert len(tried) == 1
+
+
 def test_what_left_in_all_runs_together_is_within_the_owners_limit(everybody, store, tmp_path, caplog):
-    """Also under other names of runs, after a restart, and for users who have no text: what counts is who was drawn."""
+    """Also under other names of runs, after a restart, and without text: what counts is what was answered."""
     noised = changed(everybody, federation={"noise": "devices", "server_noise_multiplier": 0.8, "participations": 2})
     once = changed(noised, federation={"participations": 1})
     mechanism = assemble(Recipe.from_dict(noised.recipe), store).algorithm.mechanism

@@ -107,12 +107,12 @@ def test_one_device_that_takes_part_is_enough_and_who_is_asked_for_nothing_is_no
     silence = Silence(2)
     for answers in ({"away": 3}, {"away": 2, "joined": 1}, {"limits": 3}):
         silence.check()
-        silence.note(answers)
+        silence.note(answers, wanted=True)
     for _ in range(5):
         silence.check()
-        silence.note({})
-    silence.note({"away": 3})
-    with pytest.raises(LostProcess):
+        silence.note({}, wanted=False)
+    silence.note({}, wanted=True)  # all who are connected were asked in vain a moment ago
+    with pytest.raises(LostProcess, match="none was free to be asked"):
         silence.check()
 
 
