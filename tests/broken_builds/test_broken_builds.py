@@ -68,6 +68,7 @@ def test_a_fault_is_tried_when_what_it_patches_or_who_catches_it_changes():
     assert "half_the_noise" not in touched(["src/sottovoce/runs/ledger.py", "docs/index.md"], before)
     assert touched([], before.replace("/ 2, real(*args)[1])", "/ 3, real(*args)[1])")) == {
         "half_the_noise",
+        "half_the_noise_said_too",
         "half_the_noise_under_audit",
     }
     assert touched([], "") == set(FAULTS)
