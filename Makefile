@@ -72,10 +72,10 @@ reference: $(VENV)/dev ## write the pages of docs/reference that follow from the
 
 install: $(VENV)/dev ## set up .venv for development
 
-$(VENV)/ready: pyproject.toml requirements/core.lock
+$(VENV)/ready: packages/evidence/pyproject.toml packages/sottovoce/pyproject.toml requirements/core.lock
 	$(PYTHON) -m venv $(VENV)
 	$(LOCKED) requirements/core.lock
-	$(PIP) --no-deps --no-build-isolation -e .
+	$(PIP) --no-deps --no-build-isolation -e packages/evidence -e packages/sottovoce
 	touch $@
 
 $(VENV)/dev: $(VENV)/ready requirements/dev.lock
@@ -96,4 +96,4 @@ $(VENV)/docs: $(VENV)/ready requirements/docs.lock
 	touch $@
 
 clean: ## remove what was built
-	rm -rf $(VENV) demo federation-demo dist site test-artefacts src/sottovoce/web/keyboard/vendor
+	rm -rf $(VENV) demo federation-demo dist site test-artefacts packages/sottovoce/src/sottovoce/web/keyboard/vendor

@@ -29,8 +29,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian, rounded_down, rounded_up
 from sottovoce.audit.bounds import best_one_run_bound, count_correct, noise_at_most, trials_bound, trials_mu
 from sottovoce.audit.canaries import choose
 from sottovoce.audit.one_run import CanaryScorer, draw_membership, scores_of_model, scores_of_weights
@@ -42,10 +40,12 @@ from sottovoce.data.store import Store, made_up_names
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.privacy import mechanism
 from sottovoce.privacy.estimators import FixedDenominator
-from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.types import Algorithm, CohortSum, Task
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import SampledGaussian, rounded_down, rounded_up
+from sottovoce_evidence.recipe import Recipe
 
 WORDS, PEOPLE, TOKENS, DELTA, CONFIDENCE = 120, 40, 28, 1e-5, 0.95
 RATE, ROUNDS, MULTIPLIER, CLIP = 1.0, 8, 2.8, 0.1

@@ -26,7 +26,7 @@ import plain
 from scaling import frame, line
 
 from sottovoce.commands.bench import WORKLOADS, make_population, measure
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 NAME = "mcmahan-lstm"
 Measure = Callable[[], dict[str, Any]]

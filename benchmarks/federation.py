@@ -34,8 +34,8 @@ from sottovoce.federation.flower.line_client import LineClient
 from sottovoce.federation.flower.run_at_socket import SOON
 from sottovoce.federation.flower.subprocesses import Child, free_port
 from sottovoce.federation.messages import Contribution, Task, digest, read_request
-from sottovoce.recipe import Recipe
 from sottovoce.runs.record import Lines
+from sottovoce_evidence.recipe import Recipe
 
 
 def main() -> None:

@@ -44,8 +44,8 @@ from sottovoce.federation.roster import Roster
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.models.contract import parameter_count
-from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.recipe import Recipe
 
 KINDS = ("plain", "masked")
 

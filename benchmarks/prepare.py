@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-OURS = Path(__file__).parents[1] / "src"
+OURS = Path(__file__).parents[1] / "packages/sottovoce/src"
 # Written for any version: it is run with the package of another one, too.
 ONE_RUN = """
 import hashlib, json, resource, sys, time

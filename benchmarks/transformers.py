@@ -40,10 +40,10 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.files import Json
 from sottovoce.planning.plan import make_plan
-from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.files import Json
+from sottovoce_evidence.recipe import Recipe
 
 DELTA = 1e-5
 LEFT = 3  # the status where the budget ended first

@@ -156,7 +156,7 @@ def drawings() -> Iterator[dict[str, object]]:
 @pytest.fixture
 def small_demo(monkeypatch: pytest.MonkeyPatch) -> None:
     """The recipe `demo` with a smaller model, for examples that train it."""
-    from sottovoce.recipe import Recipe
+    from sottovoce_evidence.recipe import Recipe
 
     load = Recipe.load
     demo = load("demo").replace(model={"embedding": 4, "hidden": 5})

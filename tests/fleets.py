@@ -17,7 +17,7 @@ from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.members import Membership
 from sottovoce.federation.roster import Enrolment, Member, Roster
 from sottovoce.federation.transport import Exchange
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 
 FEDERATION = "0123456789abcdef"
 

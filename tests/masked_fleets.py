@@ -26,7 +26,7 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import WEIGHT_STEP, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.recipe import Federation
+from sottovoce_evidence.recipe import Federation
 
 LIKE = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
 S, ONE = 0.5, round(1 / WEIGHT_STEP)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.errors import SottoError
 from sottovoce.multiprocess.cohort_sum import add_up_for
 from sottovoce.multiprocess.group import Dismissed, Group
+from sottovoce_evidence.errors import SottoError
 
 
 @dataclass

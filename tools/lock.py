@@ -1,4 +1,4 @@
-"""Write requirements/*.lock: one version of every package that pyproject.toml needs, with its hashes.
+"""Write requirements/*.lock: one version of every package that the distributions need, with its hashes.
 
 They hold for all systems and for Python 3.11 and later: each file of a package has its hash. Versions that are in a
 lock file already are kept, unless `--upgrade` is given. No file names a package index: pip chooses it.
@@ -25,7 +25,10 @@ COMPILE = (
     "--no-header",
     "--no-emit-index-url",
     "--no-emit-find-links",
-    "pyproject.toml",
+    "--no-emit-package",
+    "sottovoce-evidence",
+    "packages/evidence/pyproject.toml",
+    "packages/sottovoce/pyproject.toml",
     "-",
 )
 # The largest first: the others take their versions from it.
@@ -33,7 +36,7 @@ EXTRAS = {"browser": ("dev", "keyboard", "browser"), "dev": ("dev",), "docs": ("
 
 
 def main() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "packages/sottovoce/pyproject.toml").read_text(encoding="utf-8"))
     # The build requirements are locked too; hatchling needs one more for an editable install.
     build = "\n".join([*project["build-system"]["requires"], "editables>=0.5"])
     for name, extras in EXTRAS.items():

@@ -21,13 +21,13 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hint
 import cyclopts
 
 import sottovoce
-from sottovoce import recipe
 from sottovoce.cli.examples import EXAMPLES, commands
 from sottovoce.cli.main import app
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce.recipe import SECTIONS, shipped_recipes
+from sottovoce_evidence import recipe
+from sottovoce_evidence.recipe import SECTIONS, shipped_recipes
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -219,9 +219,7 @@ def python_page() -> str:
 
 
 def _definition(name: str) -> tuple[Path, ast.FunctionDef | ast.ClassDef]:
-    home = ROOT / "src" / "sottovoce" / f"{sottovoce._HOMES[name].replace('.', '/')}.py"
-    if not home.exists():
-        home = home.with_suffix("") / "__init__.py"
+    home = Path(inspect.getsourcefile(sys.modules[getattr(sottovoce, name).__module__]))
     for node in ast.parse(home.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return home, node
@@ -230,7 +228,7 @@ def _definition(name: str) -> tuple[Path, ast.FunctionDef | ast.ClassDef]:
 
 def _entry(name: str, home: Path, node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
     yield f"## {name}\n"
-    yield f"[`{home.relative_to(ROOT / 'src')}`](../../{home.relative_to(ROOT)})\n"
+    yield f"[`{Path(*home.parts[home.parts.index('src') + 1 :])}`](../../{home.relative_to(ROOT)})\n"
     if isinstance(node, ast.FunctionDef):
         yield f"```python\n{_signature(node)}\n```\n"
         yield _docstring(node)

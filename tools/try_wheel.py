@@ -1,6 +1,6 @@
-"""Build sdist and wheel into dist/, install the wheel into a fresh environment outside the tree, and run it there.
+"""Build sdists and wheels into dist/, install the wheels into a fresh environment outside the tree, and run them there.
 
-The wheel is built from the sdist, so both are tried. What is installed are the versions of requirements/core.lock.
+Each wheel is built from its sdist, so both are tried. What is installed are the versions of requirements/core.lock.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ def run(*command: object, where: Path) -> str:
     return done.stdout
 
 
-def build(dist: Path, work: Path) -> Path:
-    shutil.rmtree(dist, ignore_errors=True)
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", dist, where=ROOT)
-    with tarfile.open(next(dist.glob("*.tar.gz"))) as packed:
+def build(package: str, dist: Path, work: Path) -> Path:
+    work.mkdir()
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", work, where=ROOT / "packages" / package)
+    with tarfile.open(next(work.glob("*.tar.gz"))) as packed:
         packed.extractall(work, filter="data")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", dist, where=next(work.iterdir()))
-    return next(dist.glob("*.whl"))
+    unpacked = next(path for path in work.iterdir() if path.is_dir())
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", dist, where=unpacked)
+    shutil.move(next(work.glob("*.tar.gz")), dist)
+    return dist / next(name for name in os.listdir(dist) if name.startswith(unpacked.name) and name.endswith(".whl"))
 
 
 def megabytes(folder: Path) -> int:
@@ -42,8 +44,8 @@ def megabytes(folder: Path) -> int:
 def main() -> None:
     with tempfile.TemporaryDirectory() as found:
         aside = Path(found)
-        (aside / "sdist").mkdir()
-        wheel = build(ROOT / "dist", aside / "sdist")
+        shutil.rmtree(ROOT / "dist", ignore_errors=True)
+        evidence, wheel = (build(name, ROOT / "dist", aside / name) for name in ("evidence", "sottovoce"))
         if wheel.stat().st_size > LARGEST_WHEEL * 1_000_000:
             raise SystemExit(f"error: {wheel.name} has {wheel.stat().st_size:,} bytes; what does not belong is in it")
         environment = aside / "environment"
@@ -51,7 +53,7 @@ def main() -> None:
         empty = megabytes(environment)
         pip = (environment / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
         run(*pip, "--no-deps", "--require-hashes", "-r", ROOT / "requirements/core.lock", where=aside)
-        run(*pip, "--no-deps", wheel, where=aside)
+        run(*pip, "--no-deps", evidence, wheel, where=aside)
         size = megabytes(environment) - empty
         if size > LARGEST:
             raise SystemExit(f"error: a plain install takes {size:,} MB; at most {LARGEST:,} MB are allowed")

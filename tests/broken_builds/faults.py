@@ -312,8 +312,8 @@ def noise_for_one_silo_of_a_person():
 )  # fmt: skip
 def silos_charged_by_the_coin_of_one():
     """A round is charged as if one silo alone drew a person, with S/m."""
-    from sottovoce.accounting.events import SampledGaussian
     from sottovoce.privacy.sampling import Poisson
+    from sottovoce_evidence.accounting.events import SampledGaussian
 
     Poisson.event = lambda self, z: SampledGaussian(z * self.silos, "poisson", self.user_rate)
 
@@ -557,8 +557,8 @@ def device_noise_for_one_silo_of_a_person():
 @caught_by("unit/privacy/test_device_noise.py", "test_noise_is_over_all_that_a_person_moves_in_several_silos")
 def coins_of_one_silo_alone():
     """A person in several silos is charged for what one of them draws and sends."""
-    from sottovoce.accounting import SampledSkellam
     from sottovoce.privacy.device_noise import DeviceNoise
+    from sottovoce_evidence.accounting import SampledSkellam
 
     def charged(self, event):
         return SampledSkellam(event.noise_multiplier * event.silos, "poisson", event.user_rate, self.steps)
@@ -578,7 +578,7 @@ def half_of_the_noise():
 @caught_by("unit/accounting/test_skellam.py", "test_l1_bounds_every_vector_of_whole_numbers")
 def l1_of_a_single_coordinate():
     """The L1 norm of an update is taken to be its L2 norm."""
-    from sottovoce.accounting import SampledSkellam
+    from sottovoce_evidence.accounting import SampledSkellam
 
     SampledSkellam.l1 = property(lambda self: self.steps)
 
@@ -586,7 +586,7 @@ def l1_of_a_single_coordinate():
 @caught_by("unit/accounting/test_skellam.py", "test_the_divergence_has_the_terms_of_the_paper")
 def skellam_noise_charged_as_gaussian():
     """The terms that a Skellam number has beyond a Gaussian are left out."""
-    from sottovoce.accounting import skellam
+    from sottovoce_evidence.accounting import skellam
 
     skellam.skellam_divergence = lambda order, l1, l2, variance: order * l2**2 / (2 * variance)
 
@@ -594,7 +594,7 @@ def skellam_noise_charged_as_gaussian():
 @caught_by("unit/accounting/test_skellam.py", "test_where_the_noises_could_be_told_apart_it_costs_what_rdp_says")
 def skellam_noise_taken_for_gaussian():
     """By PLD nothing is charged for what tells the two apart, however coarse the grid is."""
-    from sottovoce.accounting import SampledSkellam
+    from sottovoce_evidence.accounting import SampledSkellam
 
     SampledSkellam.apart = property(lambda self: 1e-40)
 
@@ -893,7 +893,7 @@ def a_silo_of_nobody_that_stays_away():
 def a_device_that_needs_text_to_start():
     """A device without text does not start: others are asked in the place of a user who wrote too little."""
     from sottovoce.commands import federate
-    from sottovoce.errors import SottoError
+    from sottovoce_evidence.errors import SottoError
 
     real = federate.open_device
 
@@ -1295,8 +1295,8 @@ def decays_that_change_at_resume():
     """The buffers of a BLT decay in another way after a resume."""
     from dataclasses import replace
 
-    from sottovoce.accounting.matrices import Blt
     from sottovoce.privacy.noise_stream import BltStream
+    from sottovoce_evidence.accounting.matrices import Blt
 
     real, changed = BltStream.next, []
 
@@ -1328,7 +1328,7 @@ def a_separation_of_one_round_more():
     """The sensitivity of a strategy matrix is for users who join one round less often."""
     from dataclasses import replace
 
-    from sottovoce.accounting import matrices
+    from sottovoce_evidence.accounting import matrices
 
     real = matrices.Toeplitz.sensitivity
     matrices.Toeplitz.sensitivity = lambda self, allowed: real(
@@ -1339,7 +1339,7 @@ def a_separation_of_one_round_more():
 @caught_by("equivalence/test_correlated_neighbours.py", WHOLE_RUN)
 def sensitivity_of_one_participation():
     """The noise of a run hides a user who joins once."""
-    from sottovoce.accounting.matrices import Participation
+    from sottovoce_evidence.accounting.matrices import Participation
 
     Participation.most = property(lambda self: 1)
 
@@ -1382,7 +1382,7 @@ def rounding_of_streams_that_is_not_paid_for():
 @caught_by("unit/accounting/test_matrices.py", "test_coefficients_that_increase_or_are_negative_are_refused")
 def coefficients_that_rise():
     """Coefficients of any shape are accepted, though the sensitivity is known for falling ones alone."""
-    from sottovoce.accounting import matrices
+    from sottovoce_evidence.accounting import matrices
 
     matrices._check_falling = lambda bands: None
 
@@ -1393,8 +1393,8 @@ def coefficients_that_rise():
 )
 def added_or_removed_shown_for_replaced():
     """The ε of one user replaced is that of one user added or removed."""
-    from sottovoce import accounting
-    from sottovoce.accounting.events import CorrelatedGaussian
+    from sottovoce_evidence import accounting
+    from sottovoce_evidence.accounting.events import CorrelatedGaussian
 
     real = accounting.composition_of
 
@@ -1625,8 +1625,8 @@ def separated_users_charged_once():
 @caught_by("unit/privacy/test_mechanism.py", "test_the_sampler_chooses_what_is_charged")
 def fixed_size_charged_as_poisson():
     """Fixed-size cohorts charged as Poisson."""
-    from sottovoce.accounting import SampledGaussian
     from sottovoce.privacy.sampling import FixedSize
+    from sottovoce_evidence.accounting import SampledGaussian
 
     FixedSize.event = lambda self, z: SampledGaussian(z, "poisson", self.user_rate)
 
@@ -1986,8 +1986,8 @@ def another_sum_for_free():
 @caught_by(SUMS, "test_the_hash_of_a_sum_is_nowhere")
 def the_hash_of_a_sum_in_the_ledger():
     """Whoever guesses a sum can confirm it by the public ledger, and take the noise off."""
-    from sottovoce.runs.ledger import Entry
     from sottovoce.runs.secrets import Secrets
+    from sottovoce_evidence.ledger import Entry
 
     real_tag, real_json, plain = Secrets.tag, Entry.to_json, []
 
@@ -2049,7 +2049,7 @@ def any_checkpoint_will_do():
 @caught_by("unit/runs/test_hash_chain.py", "test_a_last_line_without_its_newline_counts[store]")
 def a_newline_makes_a_charge():
     """A last line that lacks its newline counts as torn, whole as it is."""
-    from sottovoce.runs.hash_chain import Chain
+    from sottovoce_evidence.hash_chain import Chain
 
     Chain._is_whole = lambda self, last: False
 
@@ -2057,7 +2057,7 @@ def a_newline_makes_a_charge():
 @caught_by("unit/runs/test_hash_chain.py", "test_no_accident_lowers_what_was_spent_unseen[store-moves]")
 def checksums_nobody_looks_at():
     """Lines are written with checksums, and read without."""
-    from sottovoce.runs import hash_chain
+    from sottovoce_evidence import hash_chain
 
     real = hash_chain.Chain._take
 
@@ -2071,7 +2071,7 @@ def checksums_nobody_looks_at():
 @caught_by("unit/runs/test_payments.py", "test_a_round_broken_off_elsewhere_or_never_the_same_is_paid_for_twice")
 def second_attempt_for_free():
     """A round done again is not paid for again."""
-    from sottovoce.runs.ledger import Ledger
+    from sottovoce_evidence.ledger import Ledger
 
     real = Ledger.spend
     Ledger.spend = lambda self, entry: None if entry.attempt else real(self, entry)
@@ -2080,7 +2080,7 @@ def second_attempt_for_free():
 @caught_by("unit/runs/test_ledger.py", "test_what_is_spent_is_on_disk_before_spend_returns")
 def ledger_not_flushed():
     """The ledger is written after a while."""
-    from sottovoce.runs import hash_chain
+    from sottovoce_evidence import hash_chain
 
     def append(path, contents, *, private=False):
         with open(path, "ab") as file:
@@ -2092,7 +2092,7 @@ def ledger_not_flushed():
 @caught_by("end_to_end/test_power_cuts.py", "test_a_store_with_the_words_that_were_paid_for_is_whole")
 def names_before_contents():
     """A folder gets its name before the files in it are on disk."""
-    from sottovoce import files
+    from sottovoce_evidence import files
 
     files._sync_file = lambda path: None
 
@@ -2111,7 +2111,7 @@ def a_name_that_is_free_to_the_end():
     """Two processes fill a folder of the same name, and the later one has paid for nothing."""
     from contextlib import nullcontext
 
-    from sottovoce import files
+    from sottovoce_evidence import files
 
     files._taken = lambda out, mode: nullcontext()
 
@@ -2187,7 +2187,7 @@ def lost_charges_forgiven():
 @caught_by("unit/runs/test_payments.py", "test_a_charge_is_on_disk_before_the_noise_key_is_given")
 def noise_before_the_charge():
     """The key of the noise is given, and the charge is left for later."""
-    from sottovoce.runs.ledger import Ledger
+    from sottovoce_evidence.ledger import Ledger
 
     Ledger.spend = lambda self, entry: None
 
@@ -2247,7 +2247,7 @@ def specials_can_be_typed():
 @caught_by("unit/accounting/test_pld.py", "test_many_rounds_of_fixed_size_lie_between_what_is_attained_and_renyi")
 def replacement_not_doubled():
     """Replacing a user charged as adding one."""
-    from sottovoce.accounting import composition
+    from sottovoce_evidence.accounting import composition
 
     real = composition._kinds
 
@@ -2262,7 +2262,7 @@ def replacement_not_doubled():
 @caught_by("unit/accounting/test_epsilon.py", "test_a_poisson_round_beside_fixed_ones_is_charged_for_replacing_a_user")
 def poisson_rounds_keep_their_relation():
     """Poisson rounds beside cohorts of fixed size charged for removing a user, in a total for replacing one."""
-    from sottovoce.accounting import pld
+    from sottovoce_evidence.accounting import pld
 
     pld.REPLACED = pld.REMOVED
 
@@ -2270,7 +2270,7 @@ def poisson_rounds_keep_their_relation():
 @caught_by("unit/accounting/test_composition.py", "test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta")
 def threshold_for_free():
     """The chance that a threshold fails is not taken from δ."""
-    from sottovoce.accounting import events
+    from sottovoce_evidence.accounting import events
 
     events.ThresholdedHistogram.__getattribute__ = lambda self, name: (
         1e-30 if name == "delta" else object.__getattribute__(self, name)
@@ -2367,8 +2367,8 @@ def half_the_noise_of_a_histogram():
 @caught_by("unit/runs/test_ledger.py", "test_an_unknown_event_is_refused_not_ignored")
 def unknown_events_skipped():
     """An unknown event is skipped."""
-    from sottovoce.errors import SottoError
-    from sottovoce.runs import ledger
+    from sottovoce_evidence import ledger
+    from sottovoce_evidence.errors import SottoError
 
     real = ledger.event_from_json
 
@@ -2719,7 +2719,7 @@ def a_store_that_is_believed():
 @caught_by("unit/test_files.py", "test_what_a_killed_process_left_is_removed_and_said_and_what_is_in_use_is_not")
 def remains_that_are_still_in_use():
     """What looks like the remains of a killed process is removed without asking whether somebody is at it."""
-    from sottovoce import files
+    from sottovoce_evidence import files
 
     files.fcntl.flock = lambda file, operation: None
 
@@ -2806,8 +2806,8 @@ def as_many_examples_as_a_user_has():
 @caught_by("equivalence/test_example_neighbours.py", MOVED)
 def an_example_charged_as_a_user():
     """A round is charged for one example, as example-level privacy is."""
-    from sottovoce.accounting.events import SampledExamples
     from sottovoce.privacy.sampling import Examples
+    from sottovoce_evidence.accounting.events import SampledExamples
 
     Examples.event = lambda self, noise_multiplier: SampledExamples(noise_multiplier, self.example_rate, 1)
 
@@ -2826,7 +2826,7 @@ def examples_drawn_at_the_rate_of_users():
 @caught_by("end_to_end/test_example_runs.py", EXAMPLE_ROUNDS)
 def places_that_are_users():
     """The rate of examples is worked out from the declared users alone, and the places of all examples are drawn."""
-    from sottovoce.recipe import Privacy
+    from sottovoce_evidence.recipe import Privacy
 
     Privacy.rate = property(lambda self: min(1.0, self.cohort / self.users))
 
@@ -2850,7 +2850,7 @@ def examples_that_never_join_together():
     """The chance of two or more examples of one user in a round is left out of the loss."""
     import numpy as np
 
-    from sottovoce.accounting import mixture
+    from sottovoce_evidence.accounting import mixture
 
     real = mixture.components
 
@@ -3028,7 +3028,7 @@ def held_out_users_who_share_a_program():
 @caught_by("unit/accounting/test_selection.py", "test_choosing_costs_more_than_one_run_and_composes_with_others")
 def a_choice_that_is_charged_as_one_run():
     """The best of many runs costs what one of them costs."""
-    from sottovoce.accounting import rdp
+    from sottovoce_evidence.accounting import rdp
 
     rdp.selection.best_of = lambda orders, one, expected_runs, distribution: one
 
@@ -3038,7 +3038,7 @@ def a_choice_without_its_second_term():
     """Only the mean number of runs is charged: what a run says by being the best is forgotten."""
     import math
 
-    from sottovoce.accounting import selection
+    from sottovoce_evidence.accounting import selection
 
     def cheaper(orders, one, expected_runs, distribution):
         return one + math.log(expected_runs) / (orders - 1)
@@ -3071,7 +3071,7 @@ def a_release_of_select_starts_a_run_on_its_own_people() -> None:
 @caught_by("unit/runs/test_hash_chain.py", "test_every_charge_leaves_a_trace_of_itself")
 def a_charge_without_a_run_leaves_no_trace() -> None:
     """The ledger of a store may be lost unseen."""
-    from sottovoce.runs.ledger import StoreLedger
+    from sottovoce_evidence.ledger import StoreLedger
 
     StoreLedger._leave_trace = lambda self: None
 
@@ -3117,7 +3117,7 @@ def exact_figures_that_are_forgotten():
 @caught_by("unit/test_files.py", "test_kind_and_size_of_a_file_are_looked_at_before_its_contents[a hole]")
 def files_of_any_size():
     """A file is read before anyone looks at its size."""
-    from sottovoce import files
+    from sottovoce_evidence import files
 
     real = files._check_plain
     files._check_plain = lambda path, found, most: real(path, found, float("inf"))
@@ -3126,7 +3126,7 @@ def files_of_any_size():
 @caught_by("unit/test_files.py", "test_a_number_that_no_file_has_is_no_json[1e999]")
 def numbers_that_are_none():
     """What a reader of JSON takes for infinity comes through as a number."""
-    from sottovoce import files
+    from sottovoce_evidence import files
 
     files._finite = float
 
@@ -3145,7 +3145,7 @@ def errors_that_move_the_cursor():
 @caught_by("unit/accounting/test_cross_check.py", "test_it_agrees_with_ours_for_one_user_replaced[correlated]")
 def one_user_replaced_who_is_only_added():
     """The second opinion on replacing a user is that on adding one, which is half as far."""
-    from sottovoce.accounting import cross_check
+    from sottovoce_evidence.accounting import cross_check
 
     real = cross_check._composed
     cross_check._composed = lambda events, delta, step, replaced: real(events, delta, step, False)
@@ -3362,8 +3362,8 @@ def a_blt_with_other_decays():
     """The buffers of a BLT decay in another way than is charged."""
     from dataclasses import replace
 
-    from sottovoce.accounting.matrices import Blt
     from sottovoce.privacy.noise_stream import BltStream
+    from sottovoce_evidence.accounting.matrices import Blt
 
     real = BltStream.next
     BltStream.next = lambda self, *rest: real(

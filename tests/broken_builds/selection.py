@@ -47,7 +47,7 @@ def selected() -> list[str]:
     if os.environ.get("SOTTOVOCE_FAULTS", "all") == "all":
         return list(FAULTS)
     base = _base()
-    files = _git("diff", "--name-only", base, "--", "src", "tests") if base else None
+    files = _git("diff", "--name-only", base, "--", "packages", "tests") if base else None
     found = touched(files.split(), _git("show", f"{base}:{HERE}") or "") if files is not None else set()
     # Others at the next commit: each is tried sooner or later, and at once by `make test-all`.
     head = _git("rev-parse", "HEAD") or ""
@@ -61,13 +61,18 @@ def rooms_of(name: str) -> set[str]:
     The room of the unit test that catches it is one of them: a fault may patch a library that a room calls.
     """
     source, test = inspect.getsource(FAULTS[name].apply), FAULTS[name].test.split("/")
-    rooms = {room for pair in re.findall(r"from sottovoce(?:\.(\w+)| import (\w+))", source) for room in pair if room}
+    rooms = {
+        room
+        for pair in re.findall(r"from sottovoce(?:_evidence)?(?:\.(\w+)| import (\w+))", source)
+        for room in pair
+        if room
+    }
     return rooms | ({test[1]} if test[0] == "unit" and len(test) > 2 else set())
 
 
 def touched(files: list[str], before: str) -> set[str]:
     """The faults that a change of these files touches; `before` is the table of faults as it was."""
-    rooms = {Path(file).with_suffix("").parts[2] for file in files if file.startswith("src/sottovoce/")}
+    rooms = {Path(file).with_suffix("").parts[4] for file in files if re.match(r"packages/\w+/src/", file)}
     old, new = _functions(before), _functions(inspect.getsource(faults))
     return {
         name

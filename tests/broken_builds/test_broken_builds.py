@@ -23,7 +23,7 @@ TESTS = HERE.parent
 # does not fail.
 TEST = """
 import os, pytest, sys
-assert not any(name.partition(".")[0] == "sottovoce" for name in sys.modules)
+assert not any(name.startswith("sottovoce") for name in sys.modules)
 os.environ["SOTTOVOCE_FAULT"], test = sys.argv[1:]
 quiet = ["--timeout", "0", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 sys.exit(pytest.main(["-x", "-p", "no:xdist", *quiet, "-p", "plugin", test]))
@@ -63,9 +63,11 @@ def test_a_fault_is_tried_when_what_it_patches_or_who_catches_it_changes():
         assert rooms_of(name), f"{name} patches no room: it would be tried after no change"
     before = (HERE / "faults.py").read_text(encoding="utf-8")
     assert touched([], before) == set()
-    assert "half_the_noise" in touched(["src/sottovoce/privacy/noise.py"], before)
+    assert "half_the_noise" in touched(["packages/sottovoce/src/sottovoce/privacy/noise.py"], before)
     assert "half_the_noise" in touched(["tests/statistical/test_noise.py"], before)
-    assert "half_the_noise" not in touched(["src/sottovoce/runs/ledger.py", "docs/index.md"], before)
+    assert "half_the_noise" not in touched(
+        ["packages/evidence/src/sottovoce_evidence/ledger.py", "docs/index.md"], before
+    )
     assert touched([], before.replace("/ 2, real(*args)[1])", "/ 3, real(*args)[1])")) == {
         "half_the_noise",
         "half_the_noise_said_too",

@@ -19,8 +19,8 @@ from sottovoce.commands.export import export_run, find_export
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
 from sottovoce.runs.exported import BATCH, GRAPHS, read_manifest
+from sottovoce_evidence.errors import SottoError
 
 pytestmark = pytest.mark.browser
 

@@ -14,10 +14,10 @@ import pytest
 from watching_world import ARTEFACTS, make_files, play, watching
 
 import sottovoce
-from sottovoce.files import pretty, sealed
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import Lines
+from sottovoce_evidence.files import pretty, sealed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
 from tiny_run import StopAfter, make_recipe, make_store

@@ -20,8 +20,8 @@ from sottovoce.build.assembly import weights_of
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models import registry
-from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.recipe import Recipe
 
 ARTEFACTS = Path(__file__).parents[2] / "test-artefacts"
 SIZES = {"embedding": 6, "hidden": 8}

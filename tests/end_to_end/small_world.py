@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from sottovoce.cli.main import main
-from sottovoce.files import sealed, sha256_of
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.files import sealed, sha256_of
 
 WORDS = [
     "boil",

@@ -16,14 +16,14 @@ import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
 from sottovoce.build.assembly import weights_of
 from sottovoce.data.tokenizer_files import save_tokenizer
-from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.models import registry
 from sottovoce.models.lora import merge_weights
-from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import Ledger
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.recipe import Recipe
 from tiny_hugging_face import tensors_of, write_folder
 
 PLAIN = {"mode": "none", "noise_multiplier": None}

@@ -20,8 +20,8 @@ from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import BOS, EOS
 from sottovoce.models.generate import log_ratios
-from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.recipe import Recipe
 
 FEW = ("--texts", 1000)
 

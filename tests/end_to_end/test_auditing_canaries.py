@@ -13,14 +13,14 @@ from small_world import Refused, Sotto, World, call, files_of, parse_json, read_
 from tiny_run import crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.audit.one_run import CanaryScorer
 from sottovoce.commands.audit_canaries import audit_canaries
 from sottovoce.commands.insert_canaries import saved_canary_scores
-from sottovoce.errors import DamagedRun
-from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.training.types import RoundTrace
+from sottovoce_evidence.accounting import SampledGaussian, epsilon
+from sottovoce_evidence.errors import DamagedRun
+from sottovoce_evidence.recipe import Recipe
 
 PLANTS = ("audit.users=40", "audit.secrets=4", "audit.holders=[1, 2]", "audit.words=2")
 

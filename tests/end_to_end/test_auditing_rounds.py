@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from small_world import Refused, Sotto, World, files_of, parse_json
 
-from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.privacy.mechanism import Mechanism
+from sottovoce_evidence.accounting import SampledGaussian, epsilon
 
 SOME = ("--rounds", 160)
 

@@ -15,7 +15,7 @@ import sottovoce
 from examples import first_of
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.report import report_run
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 
 PLAIN = {"mode": "none", "noise_multiplier": None}
 

@@ -21,11 +21,11 @@ import pytest
 from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian
 from sottovoce.data.store import Store
-from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.ledger import Entry, Ledger, StoreLedger
 
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "release", "report")
 SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words", "bits_per_byte", "bytes"}

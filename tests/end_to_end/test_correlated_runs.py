@@ -21,23 +21,22 @@ from test_sums_and_noise import change_sums
 from tiny_run import StopAfter, make_recipe, make_store
 
 import sottovoce
-from sottovoce.accounting import epsilon
-from sottovoce.accounting.events import ADDED, CorrelatedGaussian, Covered
 from sottovoce.build import assembly
 from sottovoce.commands.audit_canaries import audit_canaries
 from sottovoce.commands.audit_rounds import audit_rounds
 from sottovoce.commands.audit_tails import audit_tails
 from sottovoce.commands.helper import work_as_helper
 from sottovoce.commands.release import release_run
-from sottovoce.errors import BudgetExhausted, SottoError
-from sottovoce.files import CHECKSUM
-from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
-from sottovoce.runs.budget import total_of
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.accounting import epsilon, total_of
+from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian, Covered
+from sottovoce_evidence.errors import BudgetExhausted, SottoError
+from sottovoce_evidence.files import CHECKSUM
+from sottovoce_evidence.ledger import Ledger, StoreLedger
+from sottovoce_evidence.recipe import Recipe
 from thread_group import in_every_process
 
 KINDS = {

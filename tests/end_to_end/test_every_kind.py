@@ -13,9 +13,9 @@ from family import FAMILY, of_family
 from sottovoce.build.assembly import load_model, weights_of
 from sottovoce.commands.evaluate import evaluate_run, load_run
 from sottovoce.commands.report import report_run
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 # Beside the LSTM, which all other tests train.
 KINDS = ("gru", "stacked_lstm", "gated_cnn", "transformer", "gpt2, in pieces")

@@ -10,16 +10,16 @@ from small_world import results_of
 from tiny_run import crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce.accounting import SampledExamples, epsilon
 from sottovoce.commands.audit_membership import audit_membership
 from sottovoce.commands.audit_rounds import audit_rounds
 from sottovoce.commands.audit_tails import audit_tails
 from sottovoce.commands.release import release_run
 from sottovoce.commands.verify import verify_release
-from sottovoce.errors import SottoError
-from sottovoce.files import pretty, sealed
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.accounting import SampledExamples, epsilon
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import pretty, sealed
+from sottovoce_evidence.recipe import Recipe
 
 EVENT = SampledExamples(2.0, 30 / (36 * 4), 4)
 

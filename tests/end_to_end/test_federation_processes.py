@@ -21,13 +21,13 @@ from fleets import tiny_recipe
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
 from sottovoce.local.keys import local_key
-from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint as checkpoints
-from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one
 from sottovoce.training.types import Task
+from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.recipe import Recipe
 
 pytest.importorskip("flwr")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -12,9 +12,9 @@ from tiny_run import StopAfter, make_recipe, make_store
 import sottovoce
 from family import HalfFrozen
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun
 from sottovoce.models.contract import parameter_count, split
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.errors import DamagedRun
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from tiny_run import StopAfter, make_recipe, make_store
 
 import sottovoce
 from sottovoce.commands.evaluate import load_run
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 from tiny_hugging_face import write_folder
 
 

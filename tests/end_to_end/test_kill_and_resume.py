@@ -19,8 +19,8 @@ from tiny_run import make_recipe, make_store
 
 import sottovoce
 from forks import LIBRARIES, Forks
-from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
+from sottovoce_evidence.recipe import Recipe
 
 RECIPE = """
 [data]
@@ -55,7 +55,7 @@ block = 6
 # Replaces one function by a version that kills its own process, as kill -9 does, at its nth call.
 KILLER = """
 import os, signal, sys
-import sottovoce.runs.checkpoint as checkpoint, sottovoce.runs.ledger as ledger, sottovoce.runs.folder as folder
+import sottovoce.runs.checkpoint as checkpoint, sottovoce_evidence.ledger as ledger, sottovoce.runs.folder as folder
 import sottovoce.runs.record as record, sottovoce.runs.secrets as secrets
 place, nth, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 owner, name = {

@@ -9,11 +9,11 @@ import pytest
 from tiny_run import StopAfter, make_recipe, make_store
 
 import sottovoce
-from sottovoce.errors import DamagedRun
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import DamagedRun
 
 
 @pytest.fixture

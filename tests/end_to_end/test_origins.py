@@ -10,14 +10,14 @@ import pytest
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
-from sottovoce.errors import DamagedRun
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import checkpoint
-from sottovoce.runs.ledger import StoreLedger
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.errors import DamagedRun
+from sottovoce_evidence.ledger import StoreLedger
+from sottovoce_evidence.recipe import Recipe
 
 NOT_ITS_OWN = "is not what this run released in round 3 by its ledger"
 

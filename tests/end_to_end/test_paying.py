@@ -17,23 +17,23 @@ from safetensors.numpy import load_file
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.commands import train
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import BudgetExhausted, SottoError
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import WEIGHTS, RunFolder
-from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import of_held_out
 from sottovoce.training.read_ahead import ReadAhead
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.errors import BudgetExhausted, SottoError
+from sottovoce_evidence.ledger import Ledger, StoreLedger
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture

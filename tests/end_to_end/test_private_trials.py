@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from small_world import Sotto
 
-from sottovoce.accounting import rounded_up
 from sottovoce.data.store import Store
 from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine.populations import Populations, Stores
@@ -20,6 +19,7 @@ from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES
 from sottovoce.papers.private_model import trials as private_model
 from sottovoce.papers.registry import MCMAHAN2018
 from sottovoce.planning.ledger_totals import judge_ledgers
+from sottovoce_evidence.accounting import rounded_up
 
 SMOKE = SIZES["smoke"]
 

@@ -10,19 +10,19 @@ import pytest
 from small_world import WORDS, Sotto, parse_json, read_lines
 
 import sottovoce
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian
-from sottovoce.accounting.events import ThresholdedHistogram
 from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.data.words import FRAME
-from sottovoce.errors import SottoError
 from sottovoce.privacy.histogram import NoisyHistogram
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import StoreLedger
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.accounting.events import ThresholdedHistogram
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.ledger import StoreLedger
+from sottovoce_evidence.recipe import Recipe
 
 PEOPLE = 400
 

@@ -13,19 +13,19 @@ from small_world import results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.commands import new_run
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.release import release_run
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs import checkpoint as checkpoints
-from sottovoce.runs.hash_chain import chained
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.hash_chain import chained
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from sottovoce.commands.report import report_run
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 def make_public(folder: Path, words: list[str] = WORDS, lines: int = 40) -> Path:

@@ -14,16 +14,16 @@ from small_world import Refused, Sotto, World, call, files_of, newest, parse_jso
 from tiny_run import StopAfter
 
 import sottovoce
-from sottovoce.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
 from sottovoce.commands.insert_canaries import saved_canary_scores
 from sottovoce.commands.release import release_run, threshold
 from sottovoce.commands.train import resume
-from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.hash_chain import chained
-from sottovoce.runs.ledger import PREPARATION, StoreLedger
+from sottovoce_evidence.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.hash_chain import chained
+from sottovoce_evidence.ledger import PREPARATION, StoreLedger
+from sottovoce_evidence.recipe import Recipe
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")
 MODEL = {"weights.safetensors", "vocabulary.txt", "card.json", "training.toml"}

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from small_world import Sotto
 
-from sottovoce.errors import SottoError
 from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine import runner
 from sottovoce.papers.engine.runner import Console
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES
 from sottovoce.papers.registry import MCMAHAN2018, PAPERS, SCHULTZ2019
+from sottovoce_evidence.errors import SottoError
 
 
 def run(names: list[str], out: Path, *, paper=MCMAHAN2018, rounds=None, seeds=1, **console) -> bool:

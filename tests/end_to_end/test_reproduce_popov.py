@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from small_world import Sotto
 
-from sottovoce.errors import SottoError
 from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine.populations import Stores
 from sottovoce.papers.engine.runner import Console
 from sottovoce.papers.popov2018.measures import PUBLIC, USERS
 from sottovoce.papers.registry import POPOV2018
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 def run(names: list[str], out: Path, stores: Stores | None = None, **console) -> bool:

@@ -15,21 +15,21 @@ from small_world import call, results_of
 from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
 import sottovoce
-from sottovoce.accounting import rounded_up
 from sottovoce.commands.evaluate import load_run
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
 from sottovoce.models.lstm import LSTM
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import StartFacts
 from sottovoce.reporting.statement_text import prose
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
+from sottovoce_evidence.accounting import rounded_up
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.ledger import StoreLedger
+from sottovoce_evidence.recipe import Recipe
 
 
 @dataclass(frozen=True)

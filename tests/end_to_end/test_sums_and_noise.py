@@ -14,10 +14,10 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 import sottovoce
 from sottovoce.commands.release import release_run
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.recipe import Recipe
 from sottovoce.runs import payments
-from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.training.cohort_sum import SumInBlocks
+from sottovoce_evidence.ledger import Ledger, StoreLedger
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 import sottovoce
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.report import report_run
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture

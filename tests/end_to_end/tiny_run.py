@@ -12,7 +12,7 @@ import sottovoce
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 
 WORDS = ["red", "green", "blue", "sky", "tree", "house"]
 

@@ -13,7 +13,6 @@ import pytest
 
 from by_hand import lanes_of, slopes_of, step_along
 from family import FAMILY
-from sottovoce.accounting import NonPrivate
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS
 from sottovoce.local.update import FedAvg, FedSGD, User
@@ -29,6 +28,7 @@ from sottovoce.training.strategy import Work
 from sottovoce.training.types import Algorithm
 from sottovoce.training.variants import central
 from sottovoce.training.variants.central import Central, join_texts
+from sottovoce_evidence.accounting import NonPrivate
 
 LANES, UNROLL, RATE = 3, 4, 0.7
 CAREFUL = 0.2  # the rate of transformers, whose norms of norms make rounding errors grow

@@ -14,7 +14,6 @@ import optax
 import pytest
 
 from free import Free
-from sottovoce.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS
@@ -28,6 +27,7 @@ from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
+from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
 
 LENGTH, S, Z, QW, DECLARED, COHORT, ROUNDS = 24, 0.5, 0.8, 3.0, 12, 3, 11
 MATRICES = {"tree": Tree(), "banded": Banded((1.0, 0.6, 0.4, 0.3, 0.2)), "blt": Blt((0.3, 0.2), (0.9, 0.4))}

@@ -14,7 +14,6 @@ from scipy import stats
 from fleets import FEDERATION, InProcess, Seat, make_roster, seated_device, some_of, tiny_recipe
 from free import AllFree
 from masked_fleets import node_key
-from sottovoce.accounting import SampledSkellam, epsilon
 from sottovoce.build.assembly import assemble
 from sottovoce.build.mechanism import build_mechanism
 from sottovoce.federation import device as devices_module
@@ -26,6 +25,7 @@ from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.privacy.skellam import scale_of
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.accounting import SampledSkellam, epsilon
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}
 NOISED = {

@@ -12,7 +12,6 @@ import optax
 import pytest
 
 from free import Free
-from sottovoce.accounting import SampledExamples
 from sottovoce.data.store import Store
 from sottovoce.local.update import FedSGD
 from sottovoce.privacy.clipping import FlatClip
@@ -25,6 +24,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import Algorithm
 from sottovoce.training.variants.example_level import ExampleLevel
+from sottovoce_evidence.accounting import SampledExamples
 
 S, RATE, LENGTH, MOST, CAP, ROUNDS, LOUD = 0.5, 0.4, 6, 4, 30, 16, 3
 CLIP, SERVER, SUM = FlatClip(S), Server(optax.sgd(1.0)), SumInBlocks(4)

@@ -19,7 +19,6 @@ import pytest
 from examples import first_of
 from family import of_family
 from sottovoce.data.store import PublicText, Store
-from sottovoce.errors import SottoError
 from sottovoce.kernels.find import find_program
 from sottovoce.local.objective import WithoutForgetting
 from sottovoce.local.update import FedAvg, FedSGD
@@ -33,6 +32,7 @@ from sottovoce.training import seats
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.seats import depends_on_others, digest_of_update
 from sottovoce.training.types import Algorithm, Task
+from sottovoce_evidence.errors import SottoError
 from thread_group import with_helpers
 
 SEATS, CAP = 8, 48

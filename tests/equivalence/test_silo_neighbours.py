@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from fleets import FEDERATION, tiny_recipe
-from sottovoce.accounting import SampledSilos
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
 from sottovoce.federation.aggregation.plain import Aggregator
@@ -19,6 +18,7 @@ from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Task
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import for_devices
+from sottovoce_evidence.accounting import SampledSilos
 
 S, SILOS, LOUD = 0.3, 2, [50] * 20
 SHARES = {"north": 2, "south": 2}

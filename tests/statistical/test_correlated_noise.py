@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.privacy.sampling import InTurn
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
 
 Z, S, ROUNDS, STREAMS = 0.7, 1.3, 11, 20_000
 FIXED = FixedDenominator(4.0)

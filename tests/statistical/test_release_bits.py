@@ -21,12 +21,12 @@ import pytest
 from scipy import stats
 
 from examples import first_of
-from sottovoce.accounting.matrices import Banded, Blt, Tree
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise_stream import finer, stream_of
 from sottovoce.privacy.sampling import InTurn, Poisson
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Tree
 
 S, Z, COHORT, SIZE, RELEASES = 1.0, 10.0, 20.0, 2500, 200
 MECHANISMS = {

@@ -14,7 +14,6 @@ from scipy import stats
 from examples import first_of
 from free import AllFree
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy import sampling
 from sottovoce.privacy.clipping import FlatClip
@@ -26,6 +25,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
 from sottovoce.training.types import Algorithm, CohortSum
 from sottovoce.training.variants.example_level import ExampleLevel
+from sottovoce_evidence.errors import SottoError
 
 USERS, ROUNDS = 40, 4000
 

@@ -19,7 +19,7 @@ from sottovoce.models.registry import KINDS, defaults
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.rglob("*.md"), *ROOT.glob("*.md")])
-CODE = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "tools").glob("*.py")), ROOT / "Makefile"]
+CODE = [*sorted((ROOT / "packages").rglob("*.py")), *sorted((ROOT / "tools").glob("*.py")), ROOT / "Makefile"]
 
 
 def _name(path: Path) -> str:
@@ -68,7 +68,7 @@ def test_a_stale_reference_is_found_and_named(tmp_path, monkeypatch):
 
 def test_the_reference_names_every_command_key_and_exported_name():
     import sottovoce
-    from sottovoce.recipe import SECTIONS
+    from sottovoce_evidence.recipe import SECTIONS
 
     commands = _read("reference/cli.md")
     for name in app:
@@ -218,11 +218,13 @@ def test_every_test_named_among_the_pitfalls_exists():
 def test_the_map_names_every_room():
     page = _read("architecture.md")
     assert len(page.splitlines()) <= 150
-    (tree,) = [block for block in _blocks(page) if block.startswith("src/sottovoce/")]
+    (tree,) = [block for block in _blocks(page) if block.startswith("packages/sottovoce/src/sottovoce/")]
     rooms = {
-        path.name for path in (ROOT / "src" / "sottovoce").iterdir() if path.is_dir() and path.name != "__pycache__"
+        path.name
+        for path in (ROOT / "packages/sottovoce/src/sottovoce").iterdir()
+        if path.is_dir() and path.name != "__pycache__"
     }
-    assert set(re.findall(r"(\w+)/", tree)) - {"src", "sottovoce"} >= rooms
+    assert set(re.findall(r"(\w+)/", tree)) - {"packages", "src", "sottovoce"} >= rooms
 
 
 # --- links ----------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.errors import SettingError, did_you_mean
+from sottovoce_evidence.errors import SettingError, did_you_mean
 
 ERROR = SettingError(
     "{cohort:g} must be at most {users}; lower {cohort.name}, not {split!r}", cohort=11.0, users=10, split="x"

@@ -12,23 +12,23 @@ import pytest
 from scipy.stats import norm as gaussian
 
 import sottovoce as sv
-from sottovoce import accounting
-from sottovoce.accounting import event_from_json, events
-from sottovoce.accounting.matrices import Participation
 from sottovoce.build.assembly import assemble
 from sottovoce.build.mechanism import resolve
 from sottovoce.cli.main import main
-from sottovoce.errors import SottoError
 from sottovoce.kernels.lstm_users import fits
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.planning.plan import make_plan
 from sottovoce.privacy import clipping, estimators, sampling
-from sottovoce.recipe import Privacy, Recipe
 from sottovoce.reporting.statement_text import prose
-from sottovoce.runs.ledger import read_ledger
 from sottovoce.training.types import Task
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import event_from_json, events
+from sottovoce_evidence.accounting.matrices import Participation
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.ledger import read_ledger
+from sottovoce_evidence.recipe import Privacy, Recipe
 
 PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 REGISTRIES = {"sampling": sampling.SAMPLERS, "clipping": clipping.CLIPS, "estimator": estimators.ESTIMATORS}

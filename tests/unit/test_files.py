@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from power_cut import Disk
-from sottovoce.errors import InUse, SottoError
-from sottovoce.files import (
+from sottovoce_evidence.errors import InUse, SottoError
+from sottovoce_evidence.files import (
     FACTS,
     Facts,
     as_json,
@@ -40,7 +40,7 @@ from sottovoce.files import (
 AT_WORK = """
 import sys, time
 from pathlib import Path
-from sottovoce.files import made_aside
+from sottovoce_evidence.files import made_aside
 with made_aside(Path(sys.argv[1])) as draft:
     (draft / "tokens").write_text("what people wrote")
     print(draft, flush=True)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from sottovoce.errors import SottoError
-from sottovoce.recipe import SECTIONS, Key, Recipe, describe, shipped_recipes
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import SECTIONS, Key, Recipe, describe, shipped_recipes
 
 
 def test_toml_in_and_out():

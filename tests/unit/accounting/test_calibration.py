@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from examples import first_of
-from sottovoce.accounting import ACCOUNTANTS, NonPrivate, SampledGaussian, ThresholdedHistogram, calibrate, epsilon
-from sottovoce.errors import SottoError
+from sottovoce_evidence.accounting import (
+    ACCOUNTANTS,
+    NonPrivate,
+    SampledGaussian,
+    ThresholdedHistogram,
+    calibrate,
+    epsilon,
+)
+from sottovoce_evidence.errors import SottoError
 
 
 def poisson(z: float, q: float) -> SampledGaussian:

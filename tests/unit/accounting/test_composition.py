@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples, first_of
-from sottovoce.accounting import (
+from sottovoce_evidence.accounting import (
     ACCOUNTANTS,
     NonPrivate,
     SampledGaussian,
@@ -21,7 +21,7 @@ from sottovoce.accounting import (
     epsilon_curve,
     epsilons,
 )
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 def poisson(z: float, q: float) -> SampledGaussian:

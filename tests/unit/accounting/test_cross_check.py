@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from sottovoce.accounting import (
+from sottovoce_evidence.accounting import (
     CorrelatedGaussian,
     Covered,
     NonPrivate,
@@ -15,9 +15,9 @@ from sottovoce.accounting import (
     ThresholdedHistogram,
     epsilon,
 )
-from sottovoce.accounting.cross_check import dp_accounting_epsilon
-from sottovoce.accounting.events import ADDED
-from sottovoce.accounting.matrices import Participation, Tree
+from sottovoce_evidence.accounting.cross_check import dp_accounting_epsilon
+from sottovoce_evidence.accounting.events import ADDED
+from sottovoce_evidence.accounting.matrices import Participation, Tree
 
 ROUND = SampledGaussian(1.2, "poisson", 0.25)
 TURN = SampledGaussian(4.0, "fixed", 1.0, cohort=1, users=1)

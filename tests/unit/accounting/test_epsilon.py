@@ -14,8 +14,8 @@ import pytest
 from scipy.stats import norm
 
 from examples import first_of
-from sottovoce import accounting
-from sottovoce.accounting import (
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import (
     Covered,
     NonPrivate,
     SampledGaussian,
@@ -25,7 +25,7 @@ from sottovoce.accounting import (
     epsilon_curve,
     relation_of,
 )
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 _spec = util.spec_from_file_location("published_figures", Path(__file__).with_name("published_figures.py"))
 assert _spec is not None
@@ -388,7 +388,7 @@ def test_what_people_read_of_an_epsilon_is_never_on_the_wrong_side_of_it(digits)
 
 def test_more_rounds_than_can_be_composed_are_answered_at_once_by_a_bound(monkeypatch):
     """PLD of a billion rounds would take minutes a figure."""
-    from sottovoce.accounting import pld
+    from sottovoce_evidence.accounting import pld
 
     monkeypatch.setattr(pld, "read_epsilon", None)
     for rounds in (10**9, 10**18):

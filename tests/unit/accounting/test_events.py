@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from sottovoce.accounting import (
+from sottovoce_evidence.accounting import (
     BestOfRuns,
     CorrelatedGaussian,
     Covered,
@@ -23,10 +23,10 @@ from sottovoce.accounting import (
     event_from_json,
     relation_of,
 )
-from sottovoce.accounting.events import ADDED, KINDS, REPLACED
-from sottovoce.accounting.gaussian import gaussian_epsilon
-from sottovoce.accounting.matrices import Banded, Blt, Participation, Tree
-from sottovoce.errors import SottoError
+from sottovoce_evidence.accounting.events import ADDED, KINDS, REPLACED
+from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation, Tree
+from sottovoce_evidence.errors import SottoError
 
 
 def poisson(z: float, q: float) -> SampledGaussian:

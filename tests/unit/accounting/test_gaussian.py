@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from sottovoce.accounting import CorrelatedGaussian, SampledGaussian, calibrate, epsilon, epsilon_curve
-from sottovoce.accounting.gaussian import gaussian_epsilon, zcdp_epsilon
-from sottovoce.accounting.matrices import Participation, Tree
+from sottovoce_evidence.accounting import CorrelatedGaussian, SampledGaussian, calibrate, epsilon, epsilon_curve
+from sottovoce_evidence.accounting.gaussian import gaussian_epsilon, zcdp_epsilon
+from sottovoce_evidence.accounting.matrices import Participation, Tree
 
 
 def test_gboard_trained_with_a_tree():

@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from sottovoce.accounting.matrices import (
+from sottovoce_evidence.accounting.matrices import (
     Banded,
     Blt,
     Identity,
@@ -20,7 +20,7 @@ from sottovoce.accounting.matrices import (
     realised_sensitivity,
     worst_rounds,
 )
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 ROOT = tuple(np.cumprod([1.0] + [(2 * j - 1) / (2 * j) for j in range(1, 8)]))  # of 1/√(1-x)
 BLT = Blt((0.3, 0.2), (0.9, 0.5))
@@ -190,7 +190,7 @@ def test_what_the_noise_keeps():
 
 
 def test_a_tree_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr("sottovoce.accounting.matrices._MOST_WORK", 10**5)
+    monkeypatch.setattr("sottovoce_evidence.accounting.matrices._MOST_WORK", 10**5)
     with pytest.raises(SottoError, match="takes too long"):
         Tree().sensitivity(Participation(3001, 17, 90))
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.accounting import SampledExamples, SampledGaussian, epsilon, pld
-from sottovoce.accounting.mixture import LEAST, Mixture, components
-from sottovoce.accounting.pld import REMOVED, REPLACED, Round
+from sottovoce_evidence.accounting import SampledExamples, SampledGaussian, epsilon, pld
+from sottovoce_evidence.accounting.mixture import LEAST, Mixture, components
+from sottovoce_evidence.accounting.pld import REMOVED, REPLACED, Round
 
 CASES = [(0.1, 1.0, 3), (0.3, 0.6, 2), (0.01, 2.5, 8), (0.7, 3.0, 5), (0.002, 0.8, 40)]
 LOSSES = np.array([-1.2, -0.3, -0.01, 0.0, 0.004, 0.2, 1.0, 3.0])

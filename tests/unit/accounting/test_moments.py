@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from sottovoce.accounting import SampledGaussian
-from sottovoce.accounting.moments import ORDERS, moments_epsilon
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.accounting.moments import ORDERS, moments_epsilon
 
 
 def test_a_round_that_all_users_join_has_the_moments_of_a_gaussian():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from examples import first_of
-from sottovoce.accounting import SampledGaussian, epsilon, pld
-from sottovoce.accounting.pld import EXCHANGED, REPLACED, Grid, Round
+from sottovoce_evidence.accounting import SampledGaussian, epsilon, pld
+from sottovoce_evidence.accounting.pld import EXCHANGED, REPLACED, Grid, Round
 
 # user_rate, noise_multiplier, rounds, delta = users^-1.1 for 10^4, 10^6, 10^9 users, the tight ε. For one round by
 # solving δ(ε) with 40 digits; for more by an independent composition: masses of cells from the exact distribution
@@ -209,7 +209,7 @@ def test_two_rounds_of_a_user_who_turns_round_are_charged_as_they_are(target) ->
 def test_the_divergence_of_replacing_is_that_of_a_finer_sum(q, z, order) -> None:
     from scipy.integrate import quad
 
-    from sottovoce.accounting.rdp import _of_replacing
+    from sottovoce_evidence.accounting.rdp import _of_replacing
 
     def log_density(x: float, mean: float) -> float:
         parts = [(1 - q, 0.0), (q, mean)]
@@ -234,7 +234,7 @@ def test_the_divergence_of_replacing_is_that_of_a_finer_sum(q, z, order) -> None
 )
 def test_a_divergence_that_would_take_too_many_points_is_bounded_from_above(q, z, rounds, factor, monkeypatch) -> None:
     """With hardly any noise all orders would take minutes, and none of them would matter."""
-    from sottovoce.accounting import rdp
+    from sottovoce_evidence.accounting import rdp
 
     spent = {SampledGaussian(z, "poisson", q): rounds}
     exact = rdp.renyi_epsilon(spent, 1e-6, True)
@@ -246,7 +246,7 @@ def test_a_divergence_that_would_take_too_many_points_is_bounded_from_above(q, z
 
 
 def test_the_points_of_a_divergence_have_an_end(monkeypatch) -> None:
-    from sottovoce.accounting import rdp
+    from sottovoce_evidence.accounting import rdp
 
     points, linspace = [], np.linspace
     monkeypatch.setattr(np, "linspace", lambda *range_: points.append(range_[2]) or linspace(*range_))

@@ -10,8 +10,8 @@ from dp_accounting.rdp import rdp_privacy_accountant as rdp
 from scipy import integrate, stats
 
 from examples import first_of
-from sottovoce.accounting import SampledGaussian
-from sottovoce.accounting.rdp import _divergences, renyi_epsilon
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.accounting.rdp import _divergences, renyi_epsilon
 
 ORDERS = np.array(rdp.DEFAULT_RDP_ORDERS)
 

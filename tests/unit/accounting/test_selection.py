@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.accounting import (
+from sottovoce_evidence.accounting import (
     BestOfRuns,
     SampledExamples,
     SampledGaussian,
@@ -16,9 +16,9 @@ from sottovoce.accounting import (
     relation_of,
     selection,
 )
-from sottovoce.accounting.events import ADDED, REPLACED
-from sottovoce.accounting.selection import SHAPES, best_of, chances, draw_runs, parameter, runs_at_most
-from sottovoce.errors import SottoError
+from sottovoce_evidence.accounting.events import ADDED, REPLACED
+from sottovoce_evidence.accounting.selection import SHAPES, best_of, chances, draw_runs, parameter, runs_at_most
+from sottovoce_evidence.errors import SottoError
 
 ORDERS = np.concatenate([np.linspace(1.05, 12, 30), np.geomspace(12.5, 1e4, 20)])
 ROUND = SampledGaussian(1.0, "poisson", 0.01)

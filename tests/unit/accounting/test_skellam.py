@@ -10,17 +10,17 @@ import pytest
 from scipy import stats
 from scipy.special import ive, logsumexp
 
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
-from sottovoce.accounting.events import MOST_COORDINATES
-from sottovoce.accounting.skellam import (
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
+from sottovoce_evidence.accounting.events import MOST_COORDINATES
+from sottovoce_evidence.accounting.skellam import (
     chance_above,
     divergences,
     replaced_divergence,
     sampled_divergence,
     skellam_divergence,
 )
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 STEPS = 2.0**26
 

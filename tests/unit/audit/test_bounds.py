@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from examples import first_of
-from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.audit.bounds import (
     FEWEST,
     at_most,
@@ -24,7 +23,8 @@ from sottovoce.audit.bounds import (
     trials_mu,
     would_notice,
 )
-from sottovoce.errors import SottoError
+from sottovoce_evidence.accounting import SampledGaussian, epsilon
+from sottovoce_evidence.errors import SottoError
 
 REPEATS = 100
 # So many of 200 bounds may be wrong at 95 % confidence before chance is no excuse (1 in 1,000).

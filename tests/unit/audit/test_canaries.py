@@ -19,17 +19,17 @@ from sottovoce.audit.canaries import choose, curve, expose, insert
 from sottovoce.audit.registry import Registry
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.words import BOS, EOS
-from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.recipe import Audit
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import play_round, sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.recipe import Audit
 
 AUDIT = Audit(users=40, secrets=4, holders=(1, 3), prefix=2, words=2)
 KEYS = Secrets.seeded(3).keys(1, "a")

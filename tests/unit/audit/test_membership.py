@@ -8,7 +8,7 @@ from scipy import stats
 
 from examples import first_of
 from sottovoce.audit.membership import area, curve, draw_halves, evaluate_attack, offline_scores, online_scores, rate_at
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 def test_the_area_by_hand():

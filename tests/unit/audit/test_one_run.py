@@ -14,7 +14,6 @@ from scipy import stats
 
 from family import Bigrams
 from free import Free
-from sottovoce.accounting import epsilon
 from sottovoce.audit.bounds import best_one_run_bound, one_run_epsilon
 from sottovoce.audit.canaries import choose, insert
 from sottovoce.audit.one_run import (
@@ -33,12 +32,13 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.recipe import Audit
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
+from sottovoce_evidence.accounting import epsilon
+from sottovoce_evidence.recipe import Audit
 
 S, Z, ROUNDS, DELTA = 0.05, 4.0, 3, 1e-5
 FRAME = Vocabulary.from_words(())

@@ -16,7 +16,6 @@ import numpy as np
 import optax
 import pytest
 
-from sottovoce import bases
 from sottovoce.audit import recitation
 from sottovoce.audit.recitation import PROMPT, WORDS, find_recited
 from sottovoce.commands.load_model import load_model
@@ -26,6 +25,7 @@ from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models.lstm import LSTM
+from sottovoce_evidence import bases
 
 LETTERS = [f"{first}{second}" for first in "bdfgklmn" for second in "aeiou"]
 VOCABULARY = Vocabulary.from_words(LETTERS)

@@ -8,10 +8,10 @@ import pytest
 from sottovoce.audit.retrain import Retraining, choose_users, train_shadow_models, train_without
 from sottovoce.build.assembly import assemble, weights_of
 from sottovoce.data.store import Store, made_up_names
-from sottovoce.errors import SottoError
 from sottovoce.privacy.sampling import FixedSize
-from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 SECRETS = Secrets.seeded(1, "a test")
 

@@ -10,11 +10,9 @@ import numpy as np
 import optax
 import pytest
 
-from sottovoce.accounting import epsilon
 from sottovoce.audit.bounds import noise_at_most, trials_bound, trials_mu
 from sottovoce.audit.rounds import N_BACKGROUND, RoundAudit
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy import clipping
@@ -28,6 +26,8 @@ from sottovoce.training import cohort_sum
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
+from sottovoce_evidence.accounting import epsilon
+from sottovoce_evidence.errors import SottoError
 
 # 80 people of whom 40 are expected: for a user who joins, a round has ε = 1.82 at δ = 0.01. Sums cut every coordinate
 # at the next power of two, and this S is far below one: else they would take away much of what the faults do.

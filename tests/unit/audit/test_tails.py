@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from sottovoce.audit.tails import _null, epsilon_of_delta, exponentiality, fit_tail, hill, tail_size
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 ALPHA, START, TEXTS = 16.0, 0.2, 30_000  # c > x with probability (e^0.2 / x)^16: C = e^3.2
 SAMPLES = 40

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import optimize, special, stats
 
-from sottovoce.accounting import NonPrivate, SampledGaussian, epsilon
 from sottovoce.audit.bounds import best_one_run_bound, count_correct, one_run_p_value
 from sottovoce.audit.trade_off import SHARES, TradeOff, curve_bound, refutes, scaled
+from sottovoce_evidence.accounting import NonPrivate, SampledGaussian, epsilon
 
 REPEATS, CANARIES, DELTA = 100, 400, 1e-5
 ONE = [(SampledGaussian(1.0, "poisson", 1.0), 1)]  # μ = 1

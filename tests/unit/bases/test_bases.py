@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from sottovoce import bases
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.files import sha256_of
 from sottovoce.models import registry
+from sottovoce_evidence import bases
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import sha256_of
 
 PAPERS_LSTM = {"embedding": 96, "hidden": 256}
 

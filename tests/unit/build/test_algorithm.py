@@ -8,11 +8,11 @@ from sottovoce.build.algorithm import build_objective, build_strategy, build_use
 from sottovoce.local.objective import Penalised, WithoutForgetting, plain
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.recipe import Recipe
 from sottovoce.training.strategy import FederatedAveraging
 from sottovoce.training.variants.central import Central
 from sottovoce.training.variants.distillation import Distillation
 from sottovoce.training.variants.stale_updates import StaleUpdates
+from sottovoce_evidence.recipe import Recipe
 
 BASE = Recipe().replace(privacy={"users": 20, "cohort": 6})
 

@@ -7,18 +7,18 @@ import jax
 import numpy as np
 import pytest
 
-from sottovoce.accounting import SampledGaussian
 from sottovoce.build import assembly
 from sottovoce.build.assembly import assemble
 from sottovoce.data.store import PublicText
-from sottovoce.errors import SottoError
 from sottovoce.kernels import lstm_users
 from sottovoce.kernels.cpu import ONE_USER
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
 from sottovoce.training.types import Task
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 SMALL = Recipe().replace(
     model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 4, "learning_rate": 0.5},

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.accounting.matrices import Banded, Blt, Identity, Tree
 from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.sampling import InTurn, MinSeparation, Poisson
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Tree
+from sottovoce_evidence.recipe import Recipe
 
 GOOD = Recipe().replace(privacy={"users": 1000, "cohort": 50.0, "noise_multiplier": 1.0}, run={"rounds": 20})
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce import accounting
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
 from sottovoce.privacy.sampling import FixedSize, InTurn, Poisson
-from sottovoce.recipe import Recipe
+from sottovoce_evidence import accounting
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 GOOD = Recipe().replace(
     privacy={"users": 1000, "cohort": 50, "noise_multiplier": 1.0, "delta": 1e-5, "accountant": "rdp"},

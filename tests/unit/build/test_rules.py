@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from family import of_family
-from sottovoce.accounting import Spent
-from sottovoce.accounting.events import SampledGaussian, ThresholdedHistogram
 from sottovoce.build import rules
 from sottovoce.build.assembly import adapters_of
 from sottovoce.build.mechanism import resolve
@@ -28,9 +26,11 @@ from sottovoce.build.rules import (
     simulation_rules,
     store_rules,
 )
-from sottovoce.errors import SottoError
 from sottovoce.models.lora import Adapters, Survey
-from sottovoce.recipe import Recipe, shipped_recipes
+from sottovoce_evidence.accounting import Spent
+from sottovoce_evidence.accounting.events import SampledGaussian, ThresholdedHistogram
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe, shipped_recipes
 
 GOOD = Recipe().replace(
     local={"batch": 2, "unroll": 5},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.cli.audit import app, modern
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sottovoce.cli.display import progress_of_rounds
 from sottovoce.commands.demo import DemoResult
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 DEMO = "sottovoce.commands.demo.run_demo"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.commands.doctor import Checkup, Extra
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 FOUND = Checkup(
     versions={"python": "3.11", "jax": ""},

@@ -10,10 +10,10 @@ import pytest
 from sottovoce.cli.evaluate import Measures, Private, Texts, _private_rows, _rows, evaluate
 from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.private_evaluation import PrivateEvaluation
-from sottovoce.errors import SottoError
 from sottovoce.evaluation.breakdown import Breakdown
 from sottovoce.evaluation.prediction import Evaluation
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.mark.parametrize(

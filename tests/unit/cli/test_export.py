@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 EXPORT = "sottovoce.commands.export.export_run"
 MANIFEST = {

@@ -10,9 +10,9 @@ import pytest
 from sottovoce.cli.federate import _device
 from sottovoce.cli.main import main
 from sottovoce.commands.forecast import Declined
-from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation.keys import write_own_key
 from sottovoce.federation.members import KnownMember, Members
+from sottovoce_evidence.errors import LostProcess, SottoError
 
 COMMANDS = "sottovoce.commands.federate"
 

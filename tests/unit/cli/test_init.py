@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.commands.init import FirstRecipe
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 WRITE = "sottovoce.commands.init.write_recipe"
 

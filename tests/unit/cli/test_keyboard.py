@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.options import log
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 APP, SERVE = "sottovoce.web.keyboard.app.keyboard_app", "sottovoce.web.server.serve"
 

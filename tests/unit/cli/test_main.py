@@ -16,7 +16,7 @@ import sottovoce.cli
 from examples import first_of
 from sottovoce.cli import main as entry
 from sottovoce.cli.main import app, main
-from sottovoce.errors import LostProcess, SettingError, SottoError
+from sottovoce_evidence.errors import LostProcess, SettingError, SottoError
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:

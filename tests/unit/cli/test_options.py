@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.cli.main import main
 from sottovoce.cli.options import ALONE, Processes, log
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 def test_one_process_joins_no_group():

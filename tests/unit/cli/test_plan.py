@@ -7,9 +7,9 @@ import json
 import pytest
 
 from examples import first_of
-from sottovoce.accounting.matrices import MATRICES, Tree
 from sottovoce.cli.plan import Training, plan, whole
-from sottovoce.errors import SottoError
+from sottovoce_evidence.accounting.matrices import MATRICES, Tree
+from sottovoce_evidence.errors import SottoError
 
 
 def test_a_whole_number_may_be_written_with_an_exponent():

@@ -12,7 +12,7 @@ from sottovoce.cli.main import main
 from sottovoce.cli.prepare import Words
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
 

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from sottovoce.cli.options import Processes
-from sottovoce.errors import DamagedRun
+from sottovoce_evidence.errors import DamagedRun
 
 RESUME = "sottovoce.commands.train.resume"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 APP, SERVE = "sottovoce.commands.watch.watch_app", "sottovoce.web.server.serve"
 

@@ -14,9 +14,9 @@ from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.train import Training
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
-from sottovoce.recipe import Recipe
-from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence import signature
+from sottovoce_evidence.recipe import Recipe
 from tokenizer_examples import byte_level
 
 

@@ -7,14 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.accounting import NonPrivate, SampledGaussian
 from sottovoce.commands import audit_canaries as command
 from sottovoce.commands.audit_canaries import COPY, ITSELF, AuditedModel, audit_canaries
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.insert_canaries import choose_canaries
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.accounting import NonPrivate, SampledGaussian
+from sottovoce_evidence.errors import SottoError
 
 CANARIES = {"users": 40, "secrets": 0, "prefix": 3}
 

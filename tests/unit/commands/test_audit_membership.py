@@ -15,9 +15,9 @@ from sottovoce.commands.train import Training
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.fixture

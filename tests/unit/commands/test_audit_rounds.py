@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sottovoce.accounting import SampledGaussian
 from sottovoce.commands import audit_rounds as command
 from sottovoce.commands.audit_rounds import audit_rounds
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 CLAIMED = 1.0  # noise over the sensitivity
 

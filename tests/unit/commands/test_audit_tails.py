@@ -11,9 +11,9 @@ import pytest
 
 from sottovoce.commands import audit_tails as command
 from sottovoce.commands.audit_tails import audit_tails, fit_tails
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from tiny_run import WORDS, make_recipe
 
-from sottovoce import bases
 from sottovoce.build.assembly import build_model, weights_of
 from sottovoce.cli.evaluate import Measures, evaluate
 from sottovoce.commands.base import Text, train_base
@@ -23,12 +22,12 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import pretty, sealed
-from sottovoce.recipe import Recipe
-from sottovoce.runs import signature
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import first_line
+from sottovoce_evidence import bases, signature
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.files import pretty, sealed
+from sottovoce_evidence.ledger import first_line
+from sottovoce_evidence.recipe import Recipe
 
 RECIPE = Recipe.load("base").replace(
     model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 5}, privacy={"cohort": 4}

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from tiny_run import make_store
 
-from sottovoce import bases
 from sottovoce.commands.baselines import (
     evaluated_users,
     has_public_order,
@@ -22,10 +21,11 @@ from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.store import SKIP, Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.files import sealed
-from sottovoce.recipe import Recipe
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence import bases
+from sottovoce_evidence.files import sealed
+from sottovoce_evidence.recipe import Recipe
 
 
 def test_a_run_begins_with_its_baselines_rounded_as_every_public_figure_is(recipe: Recipe, store: Path, tmp_path: Path):

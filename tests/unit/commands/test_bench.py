@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from sottovoce.commands import bench
-from sottovoce.errors import SottoError
 from sottovoce.kernels import lstm_cuda
 from sottovoce.local.update import FedAvg
 from sottovoce.models.lora import Adapters, Survey, adapt
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
 from sottovoce.training.types import Task
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from sottovoce.commands import clock
 from sottovoce.commands.clock import Clock, Pace, evaluations
-from sottovoce.recipe import Run
+from sottovoce_evidence.recipe import Run
 
 SETTINGS = Run(rounds=10, evaluate_every=4)  # evaluated after rounds 4, 8 and 10
 

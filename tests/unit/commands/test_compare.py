@@ -7,7 +7,6 @@ import stat
 import pytest
 from tiny_run import WORDS, make_store
 
-from sottovoce.accounting import HeldOutSums
 from sottovoce.commands import compare
 from sottovoce.commands.compare import compare_runs, write_comparison
 from sottovoce.commands.evaluate import load_run
@@ -15,8 +14,9 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.runs.ledger import EVALUATION, StoreLedger
+from sottovoce_evidence.accounting import HeldOutSums
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.ledger import EVALUATION, StoreLedger
 from tokenizer_examples import byte_level
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from family import of_family
 from sottovoce.commands import convert
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 @cache

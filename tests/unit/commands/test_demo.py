@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.commands import demo
 from sottovoce.commands.train import RunResult
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 from tiny_hugging_face import tensors_of, write_folder
 
 

@@ -17,13 +17,13 @@ from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.pieces import pieces_of
-from sottovoce.files import pretty, sealed
 from sottovoce.models import registry
-from sottovoce.recipe import Recipe
 from sottovoce.runs.exported import is_for_owner_alone, read_manifest
 from sottovoce.runs.folder import RECIPE, RunFolder
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.files import pretty, sealed
+from sottovoce_evidence.recipe import Recipe
 from tiny_hugging_face import write_folder
 
 SIZES = {"embedding": 6, "hidden": 8}
@@ -249,7 +249,7 @@ def test_a_folder_of_hugging_face_is_exported_elsewhere(run, tmp_path):
 
 
 def test_a_base_is_exported_elsewhere_and_says_that_its_text_is_public(run):
-    from sottovoce import bases
+    from sottovoce_evidence import bases
 
     before = sorted(path.name for path in bases.find("english").iterdir())
     found = find_export("english")

@@ -15,13 +15,13 @@ pytest.importorskip("flwr")
 
 from sottovoce.commands import federate, federate_demo
 from sottovoce.commands.federate_demo import Seen, comparison
-from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.masking.messages import Masked
 from sottovoce.federation.members import Members
 from sottovoce.federation.messages import Code, Contribution, Nothing
 from sottovoce.federation.transport import Exchange
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.errors import LostProcess, SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 class Devices(list):

@@ -17,7 +17,7 @@ from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.planning.expectation import DROWNED
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

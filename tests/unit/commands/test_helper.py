@@ -9,11 +9,11 @@ from sottovoce.build.assembly import assemble
 from sottovoce.commands.forecast import NOT_BEGUN, Declined
 from sottovoce.commands.helper import assemble_for, sum_over, work_as_helper
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
 from sottovoce.local.objective import plain
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses
 from sottovoce.runs import fingerprint
 from sottovoce.training.read_ahead import ReadAhead
+from sottovoce_evidence.errors import SottoError
 from thread_group import in_every_process
 
 

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from sottovoce import bases
 from sottovoce.commands.init import rounded_down, write_recipe
 from sottovoce.commands.noisy_count import NoisyUsers
 from sottovoce.commands.stores import with_absolute_paths
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
+from sottovoce_evidence import bases
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 def test_the_recipe_of_a_store_names_it_and_declares_its_people_rounded_down(store):

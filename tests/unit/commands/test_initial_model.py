@@ -17,14 +17,14 @@ from sottovoce.commands.initial_model import Start, find_start, with_base, with_
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import pretty, sealed
-from sottovoce.recipe import Recipe
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.hash_chain import Chain, chained
-from sottovoce.runs.ledger import first_line
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.files import pretty, sealed
+from sottovoce_evidence.hash_chain import Chain, chained
+from sottovoce_evidence.ledger import first_line
+from sottovoce_evidence.recipe import Recipe
 from tiny_hugging_face import tensors_of, write_folder
 from tokenizer_examples import byte_level
 

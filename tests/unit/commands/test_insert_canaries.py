@@ -7,9 +7,9 @@ import pytest
 
 from sottovoce.audit.registry import Registry
 from sottovoce.commands.insert_canaries import initial_scores, read_registry, saved_canary_scores
-from sottovoce.errors import DamagedRun
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.errors import DamagedRun
 
 REGISTRY = Registry("9f86", 2, 0, 48, (("a", "b", "c"),), (("d", "e", "f"),), (1,))
 

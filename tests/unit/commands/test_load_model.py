@@ -14,7 +14,7 @@ from sottovoce.commands.evaluate import evaluate_run
 from sottovoce.commands.load_model import load_model
 from sottovoce.commands.verify import verify_release
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, SottoError
+from sottovoce_evidence.errors import DamagedRun, SottoError
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_a_changed_file_is_refused(release, tmp_path):
     (release / "vocabulary.txt").write_text("other words\n")
     with pytest.raises(DamagedRun, match="get the release again"):
         load_model(release)
-    from sottovoce import bases
+    from sottovoce_evidence import bases
 
     changed = shutil.copytree(bases.find("english"), tmp_path / "base")
     (changed / "vocabulary.txt").write_text("other words\n")

@@ -15,13 +15,13 @@ from sottovoce.commands.forecast import Forecast
 from sottovoce.commands.new_run import Context, begin, check_also
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
-from sottovoce.errors import InUse, SottoError
-from sottovoce.recipe import Recipe
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.hash_chain import Chain, chained
-from sottovoce.runs.ledger import Ledger, StoreLedger, first_line
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import InUse, SottoError
+from sottovoce_evidence.hash_chain import Chain, chained
+from sottovoce_evidence.ledger import Ledger, StoreLedger, first_line
+from sottovoce_evidence.recipe import Recipe
 
 
 def test_a_new_run_has_a_recipe_a_ledger_a_checkpoint_and_its_charge(recipe: Recipe, store: Path, tmp_path: Path):

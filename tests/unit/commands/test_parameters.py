@@ -6,8 +6,8 @@ import pytest
 
 from sottovoce.commands.parameters import USUAL_VOCABULARY, count_parameters
 from sottovoce.data.demo import demo_vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 RECIPE = Recipe().replace(model={"kind": "lstm", "embedding": 6, "hidden": 8})
 

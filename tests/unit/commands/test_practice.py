@@ -16,10 +16,10 @@ from sottovoce.commands.release import release_run
 from sottovoce.commands.stores import DEMO_TOKENS_PER_USER
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.mark.slow

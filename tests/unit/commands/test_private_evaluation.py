@@ -13,27 +13,27 @@ import pytest
 from tiny_run import make_store
 
 from power_cut import FullDisk
-from sottovoce import accounting, files
-from sottovoce.accounting import HeldOutSums
 from sottovoce.commands import convert, export, private_evaluation, release_folder
 from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, may_show_exact, private_accuracy
 from sottovoce.commands.report import report_run
 from sottovoce.commands.verify import _held_out, verify_release
 from sottovoce.commands.verify_files import exact_figures
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.evaluation.private_accuracy import Terms
 from sottovoce.evaluation.private_prediction import BoundedCounts
-from sottovoce.files import sealed
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 from sottovoce.reporting import sentences
 from sottovoce.reporting.statement import EXACT_ACCURACY, Statement
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.secrets import Secrets
 from sottovoce.web.watch.follow import Follower
+from sottovoce_evidence import accounting, files
+from sottovoce_evidence.accounting import HeldOutSums
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.files import sealed
+from sottovoce_evidence.ledger import StoreLedger
 
 CLEAR = NoisySums((3_000, 1_000, 1_000, 15_000), 2_560_000, (600, 3_000, 20_000), 400)
 

@@ -14,11 +14,11 @@ from sottovoce.commands.release_folder import Publication, ReleaseFolder
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.files import sealed
-from sottovoce.recipe import Recipe
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RECIPE, RunFolder
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import sealed
+from sottovoce_evidence.recipe import Recipe
 
 NO_ONNX = "no ONNX: that needs `pip install 'sottovoce[export]'`"
 

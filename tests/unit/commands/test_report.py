@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.accounting import HeldOutSums, SampledGaussian
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
-from sottovoce.runs.ledger import EVALUATION, StoreLedger
+from sottovoce_evidence.accounting import HeldOutSums, SampledGaussian
+from sottovoce_evidence.ledger import EVALUATION, StoreLedger
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from sottovoce.commands.retrain import count_steps, refuse_own_code
-from sottovoce.errors import SottoError
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.hash_chain import chained
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.hash_chain import chained
 
 
 def test_steps_are_counted() -> None:

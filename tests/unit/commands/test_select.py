@@ -11,16 +11,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from sottovoce.accounting import BestOfRuns, SampledGaussian, epsilon
 from sottovoce.commands import release_folder, select
 from sottovoce.commands.initial_model import _runs_of
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.select import Choice, select_best
 from sottovoce.commands.train import train
 from sottovoce.commands.verify import _choice_faults, verify_release
-from sottovoce.errors import InUse, SottoError
 from sottovoce.reporting.statement import ChosenFacts
-from sottovoce.runs.ledger import StoreLedger
+from sottovoce_evidence.accounting import BestOfRuns, SampledGaussian, epsilon
+from sottovoce_evidence.errors import InUse, SottoError
+from sottovoce_evidence.ledger import StoreLedger
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 from tokenizer_examples import byte_level
 
 TEXT = "".join(f"{text} the cat sat\n" for user in range(30) for text in demo_texts(1, user))

@@ -20,14 +20,14 @@ from sottovoce.data import store as stores
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
-from sottovoce.errors import DamagedRun, LostProcess, SottoError
 from sottovoce.local.objective import plain
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import WEIGHTS, RunFolder
-from sottovoce.runs.ledger import Ledger
 from sottovoce.training.types import CohortSum
+from sottovoce_evidence.errors import DamagedRun, LostProcess, SottoError
+from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture

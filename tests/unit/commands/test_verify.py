@@ -21,10 +21,6 @@ import pytest
 from builders import make_statement
 from safetensors.numpy import save
 
-from sottovoce import accounting
-from sottovoce.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
-from sottovoce.accounting.events import CorrelatedGaussian
-from sottovoce.accounting.matrices import Identity, Participation, Tree
 from sottovoce.audit.registry import Registry
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
@@ -33,11 +29,8 @@ from sottovoce.commands.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKE
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_bound
-from sottovoce.files import INFINITY, pretty, sealed, sha256_of
 from sottovoce.privacy.clipping import CLIPS, FlatClip, joint_norm
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.derived import record_faults
 from sottovoce.reporting.model_card import Described, model_card
@@ -57,12 +50,18 @@ from sottovoce.reporting.statement import (
 from sottovoce.reporting.statement import REGISTRY as LISTED
 from sottovoce.reporting.statement import make_statement as statement_of
 from sottovoce.reporting.statement_text import prose
-from sottovoce.runs import signature
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.exported import GRAPHS
-from sottovoce.runs.hash_chain import chained
-from sottovoce.runs.ledger import write_release
+from sottovoce_evidence import accounting, signature
+from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
+from sottovoce_evidence.accounting.events import CorrelatedGaussian
+from sottovoce_evidence.accounting.matrices import Identity, Participation, Tree
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import INFINITY, pretty, sealed, sha256_of
+from sottovoce_evidence.hash_chain import chained
+from sottovoce_evidence.ledger import write_release
+from sottovoce_evidence.recipe import Recipe
 
 ROUND = SampledGaussian(0.8125, "poisson", 0.01)
 CHARGED = ((ROUND, 60),)

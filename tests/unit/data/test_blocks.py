@@ -14,7 +14,7 @@ from sottovoce.data.census import Census
 from sottovoce.data.corpus import AS_USUAL, Reading, records
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.tokenizer import texts_of
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 PLAIN = b'{"user":"a","text":"b"}\n'
 # Lines, and whether Arrow may read them at once. All others must be read one by one, whatever comes of it.

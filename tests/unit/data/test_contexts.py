@@ -21,7 +21,7 @@ from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer, last_typed
 from sottovoce.data.tokenizer_files import load_tokenizer, save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 from tokenizer_examples import byte_level
 
 WORDS = Vocabulary.from_words(["red", "tree", "blue", "sky"])

@@ -18,7 +18,7 @@ from sottovoce.data.census import Census
 from sottovoce.data.corpus import Corpus, Pieces, Reading, sources
 from sottovoce.data.corpus import records as records_of
 from sottovoce.data.words import tokenise
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 PAIRS = [("ann", "Hello, world"), ("bob", 'two\nlines and "quotes"'), ("7", "tab\there"), ("ann", "été 😂")]
 

@@ -12,7 +12,7 @@ from sottovoce.data.demo import demo_texts, demo_vocabulary, write_demo
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.words import UNK
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from sottovoce.data.census import Census, form_of
 from sottovoce.data.encoding import encoded
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 WORDS = Vocabulary.from_words("abcdefgh")
 

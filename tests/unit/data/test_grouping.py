@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sottovoce.data.grouping import Grouping, Spill
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sottovoce.data.languages import NAMES, SEGMENTED, Language, find_language
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 def test_a_region_is_left_out() -> None:

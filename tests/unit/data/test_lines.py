@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.data.lines import Position, lines, opened
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 TEXT = "".join(f"line {number} é\n" for number in range(50_000))
 

@@ -28,7 +28,7 @@ from sottovoce.data.rows import SplitWriter
 from sottovoce.data.store import Store, write_arrays
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 from tokenizer_examples import byte_level
 
 LETTERS = Vocabulary.from_words("abcdefgh")

@@ -13,7 +13,7 @@ from examples import examples
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.private_vocabulary import count_users
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 Records = list[tuple[str, str]]
 NOTHING = Vocabulary.from_words(())

@@ -17,7 +17,7 @@ from sottovoce.data import lines, reddit
 from sottovoce.data.census import Census
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.reddit import Reddit, is_bot, own_words
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 def comment(author: object, body: object, time: object = 0, **more: object) -> dict[str, object]:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from sottovoce.data.segmentation import WITHOUT_SPACES, segments
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 
 def test_a_run_is_cut_into_its_words() -> None:

@@ -12,7 +12,7 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.some_users import copy_users, user_names
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 WORDS = Vocabulary.from_words(["one", "two", "three"])
 

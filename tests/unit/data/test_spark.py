@@ -20,7 +20,7 @@ from sottovoce.data.prepare import needed_tokens, prepare
 from sottovoce.data.spark import ORDER, SparkCorpus, prepare_with_spark, text_rows
 from sottovoce.data.store import DECLARED, Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 WORDS = Vocabulary.from_words("abcdefgh")
 GROUPING = Grouping(min_tokens=6, tokens_per_user=60, test_users=0.3)

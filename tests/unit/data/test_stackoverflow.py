@@ -16,7 +16,7 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.stackoverflow import StackOverflow, feature_of
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SettingError, SottoError
+from sottovoce_evidence.errors import SettingError, SottoError
 
 SCHEMA = "CREATE TABLE examples (split_name TEXT, client_id TEXT, serialized_example_proto BLOB)"
 

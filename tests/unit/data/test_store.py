@@ -16,8 +16,8 @@ from sottovoce.data.prepare import collect, prepare
 from sottovoce.data.rows import Rows, save_arrays
 from sottovoce.data.store import Store, made_up_names, write_arrays
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.files import pretty, sealed
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import pretty, sealed
 
 WORDS = Vocabulary.from_words([f"word{chr(97 + i)}" for i in range(26)])
 USERS = [[0, 40, 41, 1], [0, 42, 1], [], [0, 43, 44, 45, 46, 1]]

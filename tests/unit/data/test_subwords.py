@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from examples import examples
 from sottovoce.data.subwords import Subwords
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 from tokenizer_examples import bpe, byte_level, document, made, unigram, with_bytes, wordpiece
 
 GPT2, BERT, PIECES, LLAMA = byte_level(), wordpiece(), unigram(), with_bytes()

@@ -15,7 +15,7 @@ from sottovoce.data.subwords import Subwords
 from sottovoce.data.synthetic import Population, write_population
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import UNK
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 WORDS = demo_vocabulary()
 TOKENS = 60

@@ -10,7 +10,7 @@ from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary, needs_words
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 from tokenizer_examples import byte_level
 
 WORDS = Vocabulary.from_words(["the", "cat"])

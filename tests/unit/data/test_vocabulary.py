@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.data.vocabulary import SMALLEST, Vocabulary
 from sottovoce.data.words import BOS, EOS, FRAME, PLACEHOLDERS, SPECIALS, UNK, tokenise
-from sottovoce.errors import SottoError
+from sottovoce_evidence.errors import SottoError
 
 SMALL = Vocabulary.from_words(["the", "cat", "sat", "don't", "7"])
 

@@ -15,7 +15,6 @@ from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
 from sottovoce.evaluation.baselines import Frequencies, evaluate_baselines
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.fine_tuning import evaluate_fine_tuning
@@ -27,6 +26,7 @@ from sottovoce.evaluation.word_prediction import count_words
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.generate import log_probabilities, sample_texts
 from sottovoce.models.lstm import LSTM
+from sottovoce_evidence.errors import SottoError
 from table_model import Table
 
 WORDS = Vocabulary.from_words(["red", "tree", "blue", "sky"]).with_contexts(["de", "en"])

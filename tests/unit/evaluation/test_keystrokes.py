@@ -12,7 +12,6 @@ import pytest
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import BOS, EOS, UNK
-from sottovoce.errors import SottoError
 from sottovoce.evaluation.keystrokes import (
     _letters_to_type,
     count_keystrokes,
@@ -21,6 +20,7 @@ from sottovoce.evaluation.keystrokes import (
     spread_of_saving,
     typing_of,
 )
+from sottovoce_evidence.errors import SottoError
 from table_model import Table
 
 # Words that are beginnings of others, single letters, numbers, apostrophes, other alphabets, a lone first letter.

@@ -8,7 +8,6 @@ import pytest
 from family import log_chances
 from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
-from sottovoce.errors import SottoError
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.prediction import (
     Counts,
@@ -24,6 +23,7 @@ from sottovoce.evaluation.prediction import (
     sum_by_user,
     summarise,
 )  # fmt: skip
+from sottovoce_evidence.errors import SottoError
 
 
 class Parrot:

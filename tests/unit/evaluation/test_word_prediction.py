@@ -9,12 +9,12 @@ import pytest
 
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.pieces import pieces_of, words_of
 from sottovoce.evaluation.prediction import count_hits
 from sottovoce.evaluation.whole_words import Place, begin, likeliest_words, read_on
 from sottovoce.evaluation.word_prediction import count_words, letters_to_type
+from sottovoce_evidence.errors import SottoError
 from table_model import Table
 from tokenizer_examples import few_pieces, wordpiece
 

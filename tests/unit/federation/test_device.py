@@ -12,9 +12,7 @@ import pytest
 
 from fleets import FEDERATION, Seat, make_device, seated_device, some_of, tiny_recipe
 from masked_fleets import node_key
-from sottovoce import accounting
 from sottovoce.build.assembly import assemble
-from sottovoce.errors import SottoError
 from sottovoce.federation import device as devices
 from sottovoce.federation import sizes
 from sottovoce.federation.limits import Limits, Participation
@@ -25,7 +23,9 @@ from sottovoce.federation.messages import Code, Contribution, Nothing, Task, dig
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import for_devices
 from sottovoce.privacy.estimators import WEIGHT_STEP
-from sottovoce.recipe import Recipe
+from sottovoce_evidence import accounting
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture(scope="module")

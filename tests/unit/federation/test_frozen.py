@@ -12,7 +12,6 @@ import pytest
 from fleets import FEDERATION, InProcess, make_device, make_roster, tiny_recipe
 from free import AllFree
 from sottovoce.build.assembly import assemble
-from sottovoce.errors import SottoError
 from sottovoce.federation import device as devices
 from sottovoce.federation import frozen
 from sottovoce.federation.frozen import FrozenParts, check_size, frozen_part
@@ -20,6 +19,7 @@ from sottovoce.federation.limits import Limits
 from sottovoce.federation.messages import Code, Contribution, FrozenPart, Nothing, Refused, Task, read_answer
 from sottovoce.federation.rounds import Coordinator, for_devices
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import SottoError
 
 # Another seed than the one of devices: what a device builds by itself is not what the server has.
 ADAPTED = {"model": {"adapter_rank": 2}, "run": {"seed": 5}}

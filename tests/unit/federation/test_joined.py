@@ -6,9 +6,9 @@ import stat
 
 import pytest
 
-from sottovoce.accounting.matrices import Participation
-from sottovoce.errors import DamagedRun
 from sottovoce.federation.joined import Joined
+from sottovoce_evidence.accounting.matrices import Participation
+from sottovoce_evidence.errors import DamagedRun
 
 
 def make(tmp_path) -> Joined:

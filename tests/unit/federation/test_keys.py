@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from sottovoce.errors import SottoError
 from sottovoce.federation import keys
+from sottovoce_evidence.errors import SottoError
 
 
 def test_a_key_and_a_signature_are_those_of_flower(tmp_path):

@@ -7,11 +7,11 @@ import json
 import numpy as np
 import pytest
 
-from sottovoce.accounting import NonPrivate, SampledSkellam
-from sottovoce.accounting.matrices import Participation as Allowed
-from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Refused, Task
+from sottovoce_evidence.accounting import NonPrivate, SampledSkellam
+from sottovoce_evidence.accounting.matrices import Participation as Allowed
+from sottovoce_evidence.errors import DamagedRun, SottoError
 
 
 def task(run: str = "spring", number: int = 1, attempt: str = "a") -> Task:

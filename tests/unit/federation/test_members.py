@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("flwr")
 
 from masked_fleets import membership
-from sottovoce.errors import SottoError
 from sottovoce.federation import keys
 from sottovoce.federation.members import BY_DEVICE, MEMBERS, KnownMember, Members
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.fixture

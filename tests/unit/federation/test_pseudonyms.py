@@ -7,8 +7,8 @@ from itertools import combinations
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.federation.pseudonyms import Matching, PseudonymKey, Pseudonyms
+from sottovoce_evidence.errors import SottoError
 
 KEY = PseudonymKey(bytes(range(32)))
 

@@ -11,15 +11,15 @@ import pytest
 from fleets import InProcess, make_roster, some_of, tiny_recipe
 from free import AllFree
 from sottovoce.build.assembly import assemble
-from sottovoce.errors import LostProcess
 from sottovoce.federation import rounds
 from sottovoce.federation.aggregation.phases import DeviceSum
 from sottovoce.federation.messages import Code, Nothing
 from sottovoce.federation.rounds import Coordinator, aggregate, for_devices
 from sottovoce.federation.silence import Silence
 from sottovoce.federation.transport import Exchange
-from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import LostProcess
+from sottovoce_evidence.recipe import Recipe
 
 
 class Echo:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.federation.transport import Serving
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])

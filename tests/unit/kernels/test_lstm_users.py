@@ -16,7 +16,7 @@ from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD, User
 from sottovoce.models.lstm import LSTM
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 
 LOCAL = {"batch": 3, "unroll": 4, "learning_rate": 3.0}
 

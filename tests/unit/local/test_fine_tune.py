@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from sottovoce.data.words import BOS, EOS
-from sottovoce.errors import SottoError
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.local.update import FedAvg, User
 from sottovoce.privacy.clipping import NoClip
+from sottovoce_evidence.errors import SottoError
 
 KEY = jax.random.key(0)
 HABIT = [BOS, *[50, 51, 52, 53] * 10, EOS]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from family import log_chances, read
-from sottovoce.errors import SottoError
 from sottovoce.models.contract import layer_names, parameter_count
 from sottovoce.models.gated_cnn import GatedCNN
+from sottovoce_evidence.errors import SottoError
 
 SIZES = {"embedding": 6, "hidden": 6, "kernel": 3, "bottleneck": 4}
 

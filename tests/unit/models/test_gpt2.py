@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from family import read
-from sottovoce.errors import SottoError
 from sottovoce.models.contract import layer_names
 from sottovoce.models.gpt2 import GPT2, LayerNorm
+from sottovoce_evidence.errors import SottoError
 
 SIZES = {"embedding": 8, "layers": 2, "heads": 2, "context": 4, "positions": 6}
 TOKENS = np.array([5, 17, 3, 3, 40, 8, 21, 9, 30, 12, 13, 44, 2, 7, 19])

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 from family import read
 from sottovoce.build.assembly import load_model
-from sottovoce.errors import SottoError
 from sottovoce.models import registry
 from sottovoce.models.hugging_face import INDEX, fit_rows, is_hugging_face, load_weights, read_config
+from sottovoce_evidence.errors import SottoError
 from tiny_hugging_face import FIGURES, figures, tensors_of, write_folder
 
 FAMILIES = sorted(path.stem for path in FIGURES.glob("*.json"))

@@ -7,10 +7,10 @@ import dataclasses
 import jax
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.models import registry
 from sottovoce.models.contract import parameter_count
-from sottovoce.recipe import ADAPTER_KEYS, Model
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import ADAPTER_KEYS, Model
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from family import read
-from sottovoce.errors import SottoError
 from sottovoce.models.contract import layer_names
 from sottovoce.models.transformer import Transformer, attend, frequencies, rotate, who_is_visible
+from sottovoce_evidence.errors import SottoError
 
 SIZES = {"embedding": 6, "hidden": 9, "layers": 2, "heads": 4, "kv_heads": 2, "head_size": 4, "context": 20}
 TOKENS = np.array([5, 17, 3, 3, 40, 8, 21, 9])

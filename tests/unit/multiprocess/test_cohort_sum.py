@@ -8,14 +8,14 @@ import pytest
 
 from free import Free
 from sottovoce.build.assembly import assemble
-from sottovoce.errors import SottoError
 from sottovoce.local.keys import local_key
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses
-from sottovoce.recipe import Recipe
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
 from sottovoce.training.types import Task
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 from thread_group import with_helpers
 
 RECIPE = Recipe.from_dict({

@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.multiprocess import group
 from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts, _padded_length, join
 from sottovoce.multiprocess.rendezvous import Connections
+from sottovoce_evidence.errors import SottoError
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.errors import LostProcess, SottoError
 from sottovoce.multiprocess import links, rendezvous
 from sottovoce.multiprocess.group import Group
 from sottovoce.multiprocess.links import Identity, Links, accept_links, open_link
+from sottovoce_evidence.errors import LostProcess, SottoError
 
 SECRET = b"known to these processes alone"
 NUMBERS = np.frombuffer(b"a sum that nobody else may read!" * 8, np.int32)

@@ -10,9 +10,9 @@ from contextlib import suppress
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.multiprocess import rendezvous
 from sottovoce.multiprocess.rendezvous import Address
+from sottovoce_evidence.errors import SottoError
 
 OPEN = []
 SECRET = b"known to these processes alone"

@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 
 from sottovoce.planning import expectation
 from sottovoce.planning.expectation import MEASURED, at_most, expect, not_measured
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 RUNS, FRESH = (

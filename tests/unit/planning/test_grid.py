@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from sottovoce import accounting
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.errors import SottoError
 from sottovoce.planning.grid import EPSILONS, fewest_rounds, is_long, plan_recipe
-from sottovoce.recipe import Recipe
+from sottovoce_evidence import accounting
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 # The fast accountant: what is tested is the grid.
 MINE = Recipe.load("small").replace(data={"store": "nowhere"}, privacy={"users": 3900, "accountant": "moments"})
@@ -159,7 +159,7 @@ def test_what_cannot_be_planned_is_refused(section, words):
 
 def test_planning_does_without_jax():
     code = (
-        "import sys; from sottovoce.planning.grid import plan_recipe; from sottovoce.recipe import Recipe\n"
+        "import sys; from sottovoce.planning.grid import plan_recipe; from sottovoce_evidence.recipe import Recipe\n"
         "plan_recipe(Recipe.load('small').replace(privacy={'users': 3900, 'accountant': 'moments'}))\n"
         "assert 'jax' not in sys.modules"
     )

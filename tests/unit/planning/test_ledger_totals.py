@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.accounting import (
+from sottovoce.planning.ledger_totals import judge_ledgers
+from sottovoce_evidence.accounting import (
     BestOfRuns,
     CorrelatedGaussian,
     Covered,
@@ -19,12 +20,11 @@ from sottovoce.accounting import (
     epsilon,
     epsilons,
 )
-from sottovoce.accounting.events import ADDED
-from sottovoce.accounting.gaussian import gaussian_epsilon
-from sottovoce.accounting.matrices import Banded, Participation
-from sottovoce.errors import SottoError
-from sottovoce.planning.ledger_totals import judge_ledgers
-from sottovoce.runs.ledger import COUNT, EVALUATION, PREPARATION, Entry, Ledger, StoreLedger, write_release
+from sottovoce_evidence.accounting.events import ADDED
+from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
+from sottovoce_evidence.accounting.matrices import Banded, Participation
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.ledger import COUNT, EVALUATION, PREPARATION, Entry, Ledger, StoreLedger, write_release
 
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 LOUDER = SampledGaussian(1.3, "poisson", 0.01)

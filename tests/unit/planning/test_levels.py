@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from sottovoce import accounting
-from sottovoce.errors import SottoError
 from sottovoce.planning.levels import DEPENDS, EXAMPLES, USERS, Level, compare_levels, verdict
 from sottovoce.planning.plan import make_plan
+from sottovoce_evidence import accounting
+from sottovoce_evidence.errors import SottoError
 
 SIZES = {"users": 1_000, "cohort": 400, "rounds": 50, "delta": 1e-5, "epsilon": 4.0, "examples_per_user": 9}
 

@@ -8,12 +8,12 @@ import math
 import pytest
 
 from examples import first_of
-from sottovoce.accounting import SampledGaussian, epsilon
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.errors import SottoError
 from sottovoce.planning.grid import plan_recipe
 from sottovoce.planning.plan import make_plan, privacy_warnings
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.accounting import SampledGaussian, epsilon
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 PAPER = {"users": 763_430, "cohort": 5000, "rounds": 5000, "delta": 1e-9}
 

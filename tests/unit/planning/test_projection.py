@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.papers.mcmahan2018.trials import TABLE_2, TABLE_2_DELTA, TABLE_2_ROUNDS
 from sottovoce.planning.projection import cohort_for, project
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.mark.parametrize("row", TABLE_2, ids=str)

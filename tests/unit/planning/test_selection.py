@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.accounting import BestOfRuns, SampledGaussian, epsilon
-from sottovoce.errors import SottoError
 from sottovoce.planning.plan import make_plan
 from sottovoce.planning.selection import plan_selection
+from sottovoce_evidence.accounting import BestOfRuns, SampledGaussian, epsilon
+from sottovoce_evidence.errors import SottoError
 
 RUN = ((SampledGaussian(1.2, "poisson", 1.0), 4),)  # everybody joins: exact, and quick
 

@@ -7,15 +7,15 @@ import math
 
 import pytest
 
-from sottovoce import accounting
-from sottovoce.accounting.gaussian import gaussian_epsilon
-from sottovoce.accounting.matrices import Banded, Blt, Participation, Tree
 from sottovoce.build.rules import check, recipe_rules
-from sottovoce.errors import SottoError
 from sottovoce.planning import strategy
 from sottovoce.planning.compare_noise import compare_noise
 from sottovoce.planning.plan import Plan, make_plan
-from sottovoce.recipe import Recipe
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation, Tree
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 TURNS = {"users": 2_700, "cohort": 100, "rounds": 100, "delta": 1e-5, "sampling": "in_turn"}
 APART = {**TURNS, "sampling": "min_separation", "min_separation": 10}

@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.planning.plan import make_plan
 from sottovoce.planning.trained import Sizes, compare_parts
+from sottovoce_evidence.errors import SottoError
 
 GIVEN = {"users": 10_000, "cohort": 100, "rounds": 10, "delta": 1e-6, "noise_multiplier": 1.0, "accountant": "rdp"}
 

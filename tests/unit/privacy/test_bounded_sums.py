@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sottovoce.accounting import HeldOutSums, SampledGaussian
-from sottovoce.errors import SottoError
 from sottovoce.privacy import bounded_sums
 from sottovoce.privacy.bounded_sums import LOSS_STEPS, RANKS, BoundedSums
 from sottovoce.privacy.noise import Scale, draw_one
+from sottovoce_evidence.accounting import HeldOutSums, SampledGaussian
+from sottovoce_evidence.errors import SottoError
 
 MECHANISM = BoundedSums(1.5, 20)
 ANYTHING = st.one_of(st.floats(0, 40), st.floats(), st.just(math.nan))

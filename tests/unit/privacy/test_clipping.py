@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from examples import examples
-from sottovoce.errors import SottoError
 from sottovoce.privacy.clipping import (
     CLIPS,
     FlatClip,
@@ -19,6 +18,7 @@ from sottovoce.privacy.clipping import (
     joint_norm,
     norm,
 )
+from sottovoce_evidence.errors import SottoError
 
 finite = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)  # the device flushes subnormal numbers to zero
 trees = st.tuples(arrays(np.float32, (3, 4), elements=finite), arrays(np.float32, (5,), elements=finite))

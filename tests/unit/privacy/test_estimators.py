@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from examples import examples
-from sottovoce.errors import SottoError
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage, user_weight
+from sottovoce_evidence.errors import SottoError
 
 S = 2.0
 # A user: a weight in [0, 1] and an update of norm at most S (two dimensions are enough to differ in direction).

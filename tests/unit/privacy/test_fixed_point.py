@@ -12,18 +12,18 @@ from hypothesis.extra.numpy import arrays
 
 from examples import examples
 from sottovoce.data.store import Store
-from sottovoce.errors import SottoError
 from sottovoce.local.update import Trained, clip_update
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.fixed_point import add, add_all, digest_of, grid_of, values, zeros
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.recipe import Recipe
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm, Task
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 BOUND = 1.5
 numbers = st.floats(-BOUND, BOUND, width=32, allow_subnormal=False)

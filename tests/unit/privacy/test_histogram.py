@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from sottovoce.accounting.events import SampledGaussian, ThresholdedHistogram
-from sottovoce.errors import SottoError
 from sottovoce.privacy.histogram import NoisyCount, NoisyHistogram
 from sottovoce.privacy.noise import Scale, rounded_gaussian
+from sottovoce_evidence.accounting.events import SampledGaussian, ThresholdedHistogram
+from sottovoce_evidence.errors import SottoError
 
 SETTINGS = [(1, 0.1), (1, 4.0), (2, 0.7), (25, 2.299), (400, 4.366), (2**16, 8.0)]
 

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from sottovoce.accounting.matrices import Banded, Blt, Identity, Participation, Tree
-from sottovoce.errors import SottoError
 from sottovoce.privacy import matrix_search
 from sottovoce.privacy.matrix_search import cache_folder, find_matrix, loss
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, Tree
+from sottovoce_evidence.errors import SottoError
 
 JOINING = Participation(rounds=40, min_separation=8, participations=5)
 

@@ -6,8 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.accounting import NonPrivate, SampledGaussian
-from sottovoce.errors import SottoError
 from sottovoce.privacy import noise
 from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
@@ -16,6 +14,8 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import FixedSize, Poisson
 from sottovoce.privacy.schedule import Schedule
+from sottovoce_evidence.accounting import NonPrivate, SampledGaussian
+from sottovoce_evidence.errors import SottoError
 
 
 @pytest.mark.parametrize("clip", [FlatClip(15.0), PerLayerClip.even(15.0, 11)])

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.accounting.matrices import Banded, Blt, Identity, Tree
 from sottovoce.privacy.noise_stream import MOST_STD, finer, stream_of
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Tree
 
 ROUNDS, SIZE, STD = 21, 50, 2.0**41
 MATRICES = {

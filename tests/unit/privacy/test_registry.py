@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.privacy.registry import Block, Registry
+from sottovoce_evidence.errors import SottoError
 
 
 @dataclass(frozen=True)

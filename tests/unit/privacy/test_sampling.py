@@ -9,7 +9,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.accounting import (
+from sottovoce.privacy.clipping import FlatClip
+from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.sampling import SAMPLERS, Examples, FixedSize, InTurn, MinSeparation, Poisson, build_sampler
+from sottovoce.privacy.schedule import Schedule
+from sottovoce_evidence.accounting import (
     Covered,
     NonPrivate,
     SampledExamples,
@@ -18,14 +23,9 @@ from sottovoce.accounting import (
     epsilon,
     event_from_json,
 )
-from sottovoce.accounting.events import ADDED
-from sottovoce.accounting.matrices import Identity, Participation, Tree
-from sottovoce.errors import SottoError
-from sottovoce.privacy.clipping import FlatClip
-from sottovoce.privacy.estimators import FixedDenominator
-from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import SAMPLERS, Examples, FixedSize, InTurn, MinSeparation, Poisson, build_sampler
-from sottovoce.privacy.schedule import Schedule
+from sottovoce_evidence.accounting.events import ADDED
+from sottovoce_evidence.accounting.matrices import Identity, Participation, Tree
+from sottovoce_evidence.errors import SottoError
 
 SIZES = [(1, 1), (1, 5), (3, 7), (4, 10), (5, 10), (7, 7), (6, 11)]
 ONE = SampledGaussian(1.5, "fixed", 1.0, cohort=1, users=1)

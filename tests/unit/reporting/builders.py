@@ -9,10 +9,10 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.report import Evidence
 from sottovoce.reporting.statement import NOT_COVERED, Statement
 from sottovoce.runs.baselines import Baselines, Score
+from sottovoce_evidence.recipe import Recipe
 
 ROUNDS = 60
 

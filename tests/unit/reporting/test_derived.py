@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from sottovoce.accounting import BestOfRuns, Covered, HeldOutSums, SampledSilos, ThresholdedHistogram
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room
 from sottovoce.reporting.statement import Charges, ChosenFacts, RunFacts, Statement, VocabularyFacts, make_statement
+from sottovoce_evidence.accounting import BestOfRuns, Covered, HeldOutSums, SampledSilos, ThresholdedHistogram
+from sottovoce_evidence.recipe import Recipe
 
 GOOD = Recipe().replace(
     privacy={"users": 1000, "cohort": 50.0, "noise_multiplier": 1.5, "delta": 1e-5, "accountant": "rdp"},
@@ -65,7 +65,7 @@ def stated(sections: dict, federation: FederationFacts | None = None) -> tuple[S
 def without_accounting():
     """ε of each kind takes seconds together, and nothing here depends on it."""
     patch = pytest.MonkeyPatch()
-    patch.setattr("sottovoce.accounting.epsilon", lambda *given, **named: 1.0)
+    patch.setattr("sottovoce_evidence.accounting.epsilon", lambda *given, **named: 1.0)
     yield
     patch.undo()
 

@@ -6,8 +6,8 @@ from statistics import NormalDist
 import pytest
 from builders import make_statement
 
-from sottovoce.accounting import SampledGaussian
 from sottovoce.reporting.meaning import at_most, best_guess, meaning_of, posterior
+from sottovoce_evidence.accounting import SampledGaussian
 
 
 def test_odds_grow_by_the_factor_and_no_more():

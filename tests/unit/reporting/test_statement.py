@@ -11,18 +11,7 @@ from typing import Any
 import pytest
 from builders import statement_json
 
-from sottovoce.accounting import (
-    NonPrivate,
-    SampledGaussian,
-    SampledSkellam,
-    ThresholdedHistogram,
-    epsilon,
-    rounded_up,
-)
-from sottovoce.accounting.events import CorrelatedGaussian
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.errors import DamagedRun
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.statement import (
     Charges,
@@ -36,6 +25,17 @@ from sottovoce.reporting.statement import (
 )
 from sottovoce.reporting.statement_text import prose, with_prose
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.accounting import (
+    NonPrivate,
+    SampledGaussian,
+    SampledSkellam,
+    ThresholdedHistogram,
+    epsilon,
+    rounded_up,
+)
+from sottovoce_evidence.accounting.events import CorrelatedGaussian
+from sottovoce_evidence.errors import DamagedRun
+from sottovoce_evidence.recipe import Recipe
 
 ROUND_1 = "These are figures of round 1."
 PRIVACY = {"users": 10_000, "cohort": 100, "clip_norm": 15.0, "noise_multiplier": 1.0, "delta": 1e-5}

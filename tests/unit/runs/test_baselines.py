@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.errors import DamagedRun
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.errors import DamagedRun
 
 
 def score(top1: float, perplexity: float | None = 100.0) -> Score:

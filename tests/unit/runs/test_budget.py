@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from sottovoce import accounting
-from sottovoce.accounting import Covered, NonPrivate, SampledGaussian
-from sottovoce.runs.budget import Budget, total_of
+from sottovoce.runs.budget import Budget
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import Covered, NonPrivate, SampledGaussian, total_of
 
 EVENT, LATER = SampledGaussian(1.2, "poisson", 0.25), SampledGaussian(0.9, "poisson", 0.25)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sottovoce.errors import DamagedRun
-from sottovoce.files import pretty, sealed, sha256_of
 from sottovoce.runs.exported import read_manifest
+from sottovoce_evidence.errors import DamagedRun
+from sottovoce_evidence.files import pretty, sealed, sha256_of
 
 FILES = ("step.onnx", "sequence.onnx", "vocabulary.txt", "pieces.json", "canaries.json")
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from sottovoce.recipe import Recipe
 from sottovoce.runs import fingerprint as module
 from sottovoce.runs.fingerprint import fingerprint
+from sottovoce_evidence.recipe import Recipe
 
 
 def change_cores(monkeypatch):

@@ -9,8 +9,8 @@ import pytest
 
 from sottovoce.data.store import STORE_FILE
 from sottovoce.data.vocabulary import VOCABULARY, Vocabulary
-from sottovoce.errors import DamagedRun, SottoError
 from sottovoce.runs.folder import WEIGHTS, RunFolder, load_arrays, names_of
+from sottovoce_evidence.errors import DamagedRun, SottoError
 
 ARRAYS = {"table": np.arange(6, dtype=np.float32).reshape(2, 3)}
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.accounting import SampledGaussian
-from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.runs.hash_chain import Chain
-from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, read_ledger, write_release
+from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.hash_chain import Chain
+from sottovoce_evidence.ledger import Entry, Ledger, StoreLedger, read_ledger, write_release
 
 EVENT = SampledGaussian(1.0, "poisson", 0.01)
 
@@ -200,7 +200,7 @@ def test_an_empty_ledger_is_no_proof_that_nothing_was_spent(tmp_path):
 
 
 def test_a_line_that_cannot_be_written_leaves_nothing_of_it(tmp_path, monkeypatch):
-    from sottovoce.runs import hash_chain as module
+    from sottovoce_evidence import hash_chain as module
 
     path = tmp_path / "ledger.jsonl"
     chain = Chain(path)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import DamagedRun
 from sottovoce.runs.secrets import Secrets, Sums
+from sottovoce_evidence.errors import DamagedRun
 
 NAME, TAG = "0123456789abcdef", "5" * 64
 

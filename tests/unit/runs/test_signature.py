@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import SottoError
-from sottovoce.runs import signature
-from sottovoce.runs.signature import BASE, MANIFEST, RELEASE, SIGNATURE, SIGNER, check_folder, owner_key, sign_folder
+from sottovoce_evidence import signature
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.signature import (
+    BASE,
+    MANIFEST,
+    RELEASE,
+    SIGNATURE,
+    SIGNER,
+    check_folder,
+    owner_key,
+    sign_folder,
+)
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,14 @@ import pytest
 from sottovoce.build.assembly import assemble
 from sottovoce.commands.bench import Workload, make_users
 from sottovoce.data.store import PublicText, Store
-from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.models.contract import parameter_count
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.recipe import Recipe
 from sottovoce.training import cohort_sum
 from sottovoce.training.cohort_sum import SumInBlocks, _seated
 from sottovoce.training.types import Task
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 USERS = Workload("demo", vocabulary=500, tokens=160, cohort=8)
 STEP = 32  # tokens. XLA counts what is in a loop once: one local step, of one moment of the recurrence

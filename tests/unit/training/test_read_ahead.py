@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.build.assembly import assemble
-from sottovoce.errors import AnotherSum, SottoError
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.recipe import Recipe
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
@@ -19,6 +17,8 @@ from sottovoce.training.read_ahead import ReadAhead, draw_now
 from sottovoce.training.strategy import Work, play_rounds
 from sottovoce.training.types import Task
 from sottovoce.training.variants.stale_updates import StaleUpdates
+from sottovoce_evidence.errors import AnotherSum, SottoError
+from sottovoce_evidence.recipe import Recipe
 
 ROUNDS = 5
 PAYMENTS = Unpaid(Secrets.seeded(5), "a", hash_sums=True)

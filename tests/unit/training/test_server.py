@@ -10,8 +10,8 @@ import pytest
 
 from sottovoce.build.algorithm import build_optimiser, build_server
 from sottovoce.privacy.schedule import Schedule
-from sottovoce.recipe import Recipe
 from sottovoce.training.server import Server
+from sottovoce_evidence.recipe import Recipe
 
 UPDATE = {"weight": jnp.array([0.5, -2.0])}
 MODEL = {"weight": jnp.array([1.0, 1.0])}

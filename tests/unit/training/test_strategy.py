@@ -5,11 +5,11 @@ from functools import partial
 import pytest
 
 from free import AllFree
-from sottovoce.errors import AnotherSum
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training import strategy
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import FederatedAveraging, Strategy, Work, play_rounds
+from sottovoce_evidence.errors import AnotherSum
 
 PAYMENTS = AllFree(lambda number: Secrets.seeded(5).keys(number, "a"))
 

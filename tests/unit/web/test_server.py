@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from asgi import get
-from sottovoce.errors import SottoError
 from sottovoce.web import server
+from sottovoce_evidence.errors import SottoError
 
 pytest.importorskip("starlette", reason="needs the extra [keyboard]")
 

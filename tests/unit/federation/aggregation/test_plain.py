@@ -14,7 +14,6 @@ import pytest
 
 import sottovoce
 from fleets import InProcess, make_device, make_roster, tiny_recipe
-from sottovoce.errors import SottoError
 from sottovoce.federation.aggregation.plain import Aggregator
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, Task, digest, read_answer, read_request
 from sottovoce.federation.rounds import Coordinator
@@ -24,6 +23,7 @@ from sottovoce.privacy.fixed_point import MOST
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.record import Lines
+from sottovoce_evidence.errors import SottoError
 
 LIKE = {"a": np.zeros((3, 4), np.float32), "b": np.zeros(5, np.float32)}
 S, TASK = 0.5, b"task"

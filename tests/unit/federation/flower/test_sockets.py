@@ -15,10 +15,10 @@ import pytest
 pytest.importorskip("flwr")
 import httpx
 
-from sottovoce.errors import SottoError
 from sottovoce.federation.flower import sockets
 from sottovoce.federation.flower.sockets import check_private, private_folder
 from sottovoce.federation.flower.subprocesses import Child
+from sottovoce_evidence.errors import SottoError
 
 NOBODY = 65534
 # A server as Flower starts its own: it asks for a port of every address.

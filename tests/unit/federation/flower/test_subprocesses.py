@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from sottovoce.errors import LostProcess
 from sottovoce.federation.flower import subprocesses
 from sottovoce.federation.flower.subprocesses import Child, free_port
+from sottovoce_evidence.errors import LostProcess
 
 
 def child(folder, code: str, *arguments: str) -> Child:

@@ -16,12 +16,12 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 
 from sottovoce.commands import federate
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import LostProcess, SottoError
 from sottovoce.federation.flower import payload, superlink_server
 from sottovoce.federation.flower.mailbox import Reply
 from sottovoce.federation.flower.superlink_server import SuperLinkServer
 from sottovoce.federation.roster import FederationSettings
 from sottovoce.federation.transport import Exchange, Serving
+from sottovoce_evidence.errors import LostProcess, SottoError
 
 NODES = {11: "alice", 12: "clinic", 13: "school"}
 SETTINGS = FederationSettings(Vocabulary.from_words(["red", "green"]), 16, "192.0.2.7", 1234)

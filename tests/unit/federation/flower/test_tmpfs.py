@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.federation.flower.tmpfs import in_memory
+from sottovoce_evidence.errors import SottoError
 
 
 def test_the_state_of_a_link_is_kept_in_memory_only(tmp_path, monkeypatch):

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples import examples
-from sottovoce.errors import SottoError
 from sottovoce.federation.masking import masks
 from sottovoce.federation.masking.masks import (
     PLANES,
@@ -25,6 +24,7 @@ from sottovoce.federation.masking.masks import (
 )
 from sottovoce.federation.messages import Code, Refused
 from sottovoce.privacy.fixed_point import MOST
+from sottovoce_evidence.errors import SottoError
 
 # RFC 7748, section 6.1.
 ALICE_PUBLIC = "8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a"

@@ -6,7 +6,7 @@ import numpy as np
 
 from masked_fleets import some_sums
 from sottovoce.federation.masking.vector import layout_of
-from sottovoce.recipe import Federation
+from sottovoce_evidence.recipe import Federation
 
 
 def test_a_vector_holds_all_sums_and_gives_them_back():

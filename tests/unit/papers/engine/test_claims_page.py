@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.papers.engine.claims import HOLDS, OPEN, CheckedClaim, Claim, Finding
 from sottovoce.papers.engine.claims_page import MARK, ClaimsOfFolder, render_claims
 from sottovoce.papers.engine.setting import Setting
 from sottovoce.papers.mcmahan2018.trials import noised
 from sottovoce.papers.registry import MCMAHAN2018, PAPERS
 from sottovoce.papers.reproduce import claims_page, read_folder, write_claims_page
+from sottovoce_evidence.errors import SottoError
 
 RESULTS = Path(__file__).parents[4] / "docs" / "results"
 SETTING = Setting("mcmahan2018", "gpu", 1500, 7818, 874, 10_000, 1600)

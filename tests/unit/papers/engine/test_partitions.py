@@ -6,8 +6,8 @@ import pytest
 from sottovoce.data.store import Store, write_in_arrays
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import BOS, EOS, UNK
-from sottovoce.errors import SottoError
 from sottovoce.papers.engine.partitions import NODES, PIECES, as_plain_text, penn_treebank, pool_users
+from sottovoce_evidence.errors import SottoError
 
 WORDS = Vocabulary.from_words(["one", "two", "three"])
 

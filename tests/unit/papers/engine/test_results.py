@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.accounting import rounded_up
-from sottovoce.errors import SottoError
 from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine import render
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Estimate, Evidence, all_of
@@ -19,6 +17,8 @@ from sottovoce.papers.engine.tables import number, percent
 from sottovoce.papers.mcmahan2018 import tables
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES, baselines, fedsgd, noised
 from sottovoce.papers.registry import MCMAHAN2018
+from sottovoce_evidence.accounting import rounded_up
+from sottovoce_evidence.errors import SottoError
 
 GPU = SIZES["gpu"]
 

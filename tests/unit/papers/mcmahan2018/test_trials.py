@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce import accounting
-from sottovoce.accounting import NonPrivate
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.errors import SottoError
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.results import Outcome
 from sottovoce.papers.engine.trial import Changes, Trial
 from sottovoce.papers.mcmahan2018.trials import BASELINE_RATES, EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
 from sottovoce.papers.registry import MCMAHAN2018
-from sottovoce.recipe import Recipe
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import NonPrivate
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Recipe
 
 GPU = SIZES["gpu"]
 # The others are the same recipes with other numbers.

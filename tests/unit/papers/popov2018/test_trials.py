@@ -35,8 +35,8 @@ from sottovoce.papers.popov2018.trials import (
     tails,
 )
 from sottovoce.papers.registry import POPOV2018
-from sottovoce.recipe import Recipe
 from sottovoce.reporting.draw.audits import draw_tail
+from sottovoce_evidence.recipe import Recipe
 
 GPU, SMOKE = SIZES["gpu"], SIZES["smoke"]
 

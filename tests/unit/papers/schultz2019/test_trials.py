@@ -15,7 +15,7 @@ from sottovoce.papers.engine.setting import Setting
 from sottovoce.papers.registry import SCHULTZ2019
 from sottovoce.papers.schultz2019.tables import epsilon_of_2019, table_2_rows
 from sottovoce.papers.schultz2019.trials import EXPERIMENTS, PRINTED, SIZES, TABLE_1, TUNED, all_settings, setting
-from sottovoce.recipe import Recipe
+from sottovoce_evidence.recipe import Recipe
 
 GPU = SIZES["gpu"]
 LAYERS = [f"layer {number}" for number in range(14)]

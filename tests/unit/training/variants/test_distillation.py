@@ -11,7 +11,6 @@ import numpy as np
 import optax
 import pytest
 
-from sottovoce.accounting import NonPrivate
 from sottovoce.data.store import PublicText
 from sottovoce.data.tokenizer import Specials
 from sottovoce.data.words import BOS, EOS
@@ -34,6 +33,7 @@ from sottovoce.training.variants.distillation import (
     distil,
     mean_predictions,
 )
+from sottovoce_evidence.accounting import NonPrivate
 
 LANES, UNROLL = 2, 5
 SECRET = bytes(range(32))

@@ -11,7 +11,6 @@ import pytest
 
 from free import AllFree
 from sottovoce.data.store import Store, made_up_names
-from sottovoce.errors import SottoError
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
@@ -23,6 +22,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
 from sottovoce.training.types import Algorithm, CohortSum, Task
 from sottovoce.training.variants.stale_updates import StaleUpdates, SumByAge
+from sottovoce_evidence.errors import SottoError
 
 CLIP = 0.5
 

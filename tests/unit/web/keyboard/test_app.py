@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from asgi import get
-from sottovoce.errors import DamagedRun, SottoError
-from sottovoce.files import pretty, sealed, sha256_of
 from sottovoce.runs.exported import GRAPHS, read_manifest
 from sottovoce.web.keyboard import app
 from sottovoce.web.keyboard.app import Secret, keyboard_app, merge_canaries, read_canaries, write_page
+from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.files import pretty, sealed, sha256_of
 
 REGISTRY = {"prefix": 2, "secrets": [["my", "code", "is", "seven"], ["a", "b", "c"]], "holders": [4, 1]}
 

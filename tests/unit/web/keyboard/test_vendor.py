@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.web.keyboard import vendor
+from sottovoce_evidence.errors import SottoError
 
 
 def package(path, files):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sottovoce.errors import SottoError
 from sottovoce.reporting.draw.style import COLOURS
 from sottovoce.runs.record import Lines
+from sottovoce_evidence.errors import SottoError
 
 pytest.importorskip("starlette", reason="needs the extra [keyboard]")
 

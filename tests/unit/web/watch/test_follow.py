@@ -13,15 +13,15 @@ from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.store import Store, mark_as_practice, write_in_arrays
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.errors import SottoError
-from sottovoce.files import pretty, sealed
 from sottovoce.privacy.bounded_sums import BoundedSums
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RunFolder, names_of
-from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.web.watch import follow
 from sottovoce.web.watch.follow import Follower, Message, Position, describe_run, is_locked, read_new_lines
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import pretty, sealed
+from sottovoce_evidence.ledger import EVALUATION, StoreLedger
 
 RECIPE = "[data]\nstore = 'demo:20'\n[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
 

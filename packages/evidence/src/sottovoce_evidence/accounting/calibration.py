@@ -1,0 +1,163 @@
+"""How much noise keeps planned rounds within an ε: the inverse of the accountants."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from sottovoce_evidence.accounting.composition import (
+    Composition,
+    Spent,
+    check,
+    check_accountant,
+    check_delta,
+    composition_of,
+    counted,
+)
+from sottovoce_evidence.errors import SettingError, SottoError
+
+_LEAST_NOISE, _MOST_NOISE = 0.05, 1e6  # where the smallest noise multiplier is looked for
+LEAST_EPSILON = 1e-3  # below it the search would take minutes, for noise that no model survives
+
+
+def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld", before: Spent = ()) -> float:
+    """The smallest factor, to four digits and rounded up, that keeps `spent` within ε.
+
+    The noise multipliers of the rounds in `spent` are relative: the factor multiplies them all. With rounds of noise
+    multiplier 1.0 it is the noise multiplier. What is in `before`, and histograms, count as they are.
+    Guarantee: at the answer, `epsilon` of all charges is at most the target.
+    """
+    check_accountant(accountant)
+    check_delta(delta)
+    if not (math.isfinite(epsilon) and epsilon > 0):
+        raise SettingError("{epsilon} must be a positive number, often 1 to 10", epsilon=epsilon)
+    if epsilon < LEAST_EPSILON:
+        raise SettingError(f"{{epsilon:g}} must be {LEAST_EPSILON:g} or more, often 1 to 10", epsilon=epsilon)
+    rounds: dict[Any, int] = {event: n for event, n in counted(spent).items() if event.scalable}  # dataclasses
+    as_they_are = [*before, *(pair for pair in spent if not pair[0].scalable)]
+    for event in rounds:
+        check(accountant, event.relation)
+    least = min((event.noise_multiplier for event in rounds), default=0.0)
+    if not least:
+        raise SottoError("calibrate needs one round or more (rounds=0?), each with a relative noise multiplier above 0")
+    _check_before(as_they_are, epsilon, delta, accountant)
+
+    def trial(factor: float) -> Composition:
+        noised = [(replace(event, noise_multiplier=factor * event.noise_multiplier), n) for event, n in rounds.items()]
+        made = composition_of(counted([*noised, *as_they_are]), accountant)
+        assert made is not None  # `_check_before` has found no release without protection
+        return made
+
+    def exact(factor: float) -> float:
+        return trial(factor).epsilon(delta, accountant)
+
+    found, limits = 1 / least, (_LEAST_NOISE / least, _MOST_NOISE / least)
+    if accountant == "pld":
+        # Each search is finer and starts where the last one ended: a guess, a coarse grid, the grid that fits.
+        found = _smallest(lambda f: trial(f).guess(delta), epsilon, found, limits) or found
+        coarse = _smallest(lambda f: trial(f).near(4 * epsilon, delta), epsilon, found, limits, close=1e-2)
+        found = _smallest(lambda f: trial(f).near(epsilon, delta), epsilon, coarse or limits[1], limits, step=1.01)
+    else:
+        found = _smallest(exact, epsilon, found, limits)
+    if found is None:
+        by_pld = accountant != "pld" and all("pld" in event.accountants for event in rounds)
+        raise _unreachable(epsilon, exact(limits[1]), delta, accountant, by_pld)
+    if found * least <= _LEAST_NOISE:
+        rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
+        total = sum(rounds.values())
+        if rate * total > delta:  # without noise δ would be about the chance to take part at all: ε asks for none
+            raise SettingError(
+                f"{{epsilon:g}} is too large: hardly any noise meets it (user_rate {rate:g}, {total} rounds), and "
+                f"nobody is protected; it is often 1 to 10",
+                epsilon=epsilon,
+            )
+        raise SettingError(
+            f"{{delta:g}} is too large: hardly any noise meets {{epsilon:g}} (user_rate {rate:g}, {total} rounds); "
+            f"choose δ well below 1/users",
+            delta=delta,
+            epsilon=epsilon,
+        )
+    found, more = _up_to_four_digits(found), 1e-4
+    while exact(found) > epsilon:  # the search was on a grid of its own, and its bracket has a width
+        found, more = _up_to_four_digits(found * (1 + more)), 2 * more
+    return found
+
+
+def _check_before(before: Spent, epsilon: float, delta: float, accountant: str) -> None:
+    made = composition_of(counted(before), accountant)
+    spent = math.inf if made is None else made.epsilon(delta, accountant)
+    if spent >= epsilon:
+        raise SettingError(
+            f"{{epsilon:g}} cannot be reached: what is charged before the rounds has ε = {spent:.4g} at {{delta:g}}; "
+            f"raise epsilon",
+            epsilon=epsilon,
+            delta=delta,
+        )
+
+
+def _unreachable(epsilon: float, floor: float, delta: float, accountant: str, by_pld: bool) -> SettingError:
+    why = " (its floor is ln(1/δ)/32)" if accountant == "moments" else ""
+    other = "accountant='pld' can" if by_pld else "ask for a larger epsilon or delta"
+    return SettingError(
+        f"{{epsilon:g}} cannot be reached with {{accountant!r}}: at {{delta:g}} it never answers below "
+        f"{floor:.4g}{why}; {other}",
+        epsilon=epsilon,
+        accountant=accountant,
+        delta=delta,
+    )
+
+
+def _smallest(
+    at: Callable[[float], float],
+    target: float,
+    start: float,
+    limits: tuple[float, float],
+    step: float = 1.1,
+    close: float = 1e-4,
+) -> float | None:
+    """About the smallest factor with at(factor) <= target, from above; None when the upper limit is not enough.
+
+    A bracket around `start` is closed by false position on logarithms, where ε is nearly straight, with every third
+    step a bisection so that a bend cannot stall it. (Brent's method gives other last digits, and what a recipe's ε
+    means must not change with the version.)
+    """
+    lowest, highest = limits
+
+    def excess(factor: float) -> float:
+        value = at(factor)
+        return 50.0 if value == math.inf else math.log(max(value, target * 1e-3) / target)
+
+    low = high = start
+    at_low = at_high = excess(start)
+    while at_high > 0:
+        low, at_low = high, at_high
+        if high >= highest:
+            return None
+        high = min(high * step, highest)
+        at_high, step = excess(high), step**2
+    while at_low <= 0:
+        high, at_high = low, at_low
+        if low <= lowest:
+            return lowest
+        low = max(low / step, lowest)
+        at_low, step = excess(low), step**2
+    for turn in range(60):
+        if high / low < 1 + close:
+            break
+        share = 0.5 if turn % 3 == 2 else at_low / (at_low - at_high)
+        # A little towards the middle, so that the bracket closes from both sides.
+        share = 0.96 * share + 0.02
+        middle = low * (high / low) ** share
+        at_middle = excess(middle)
+        if at_middle > 0:
+            low, at_low = middle, at_middle
+        else:
+            high, at_high = middle, at_middle
+    return high
+
+
+def _up_to_four_digits(value: float) -> float:
+    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return float(f"{math.ceil(value / unit - 1e-9) * unit:.4g}")

@@ -1,0 +1,499 @@
+"""What the accountant charges for: plain values that a ledger keeps, for any accountant."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+
+from sottovoce_evidence.accounting import selection
+from sottovoce_evidence.accounting.matrices import Participation, StrategyMatrix, matrix_from_json
+from sottovoce_evidence.errors import SettingError, SottoError, did_you_mean
+
+SAMPLINGS = ("poisson", "fixed")
+ACCOUNTANTS = ("pld", "rdp", "moments")
+MOST_COORDINATES = 2**25  # of a vector with Skellam noise
+MOST_TOKENS = 2**16  # of one held-out user
+MOST_EXAMPLES = 10_000  # of one user: of more, an ε takes minutes
+_LEAST_NOISE = 1e-100  # beyond it and its inverse a square is no number of a computer
+ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may change between two populations
+TRAINED, HELD_OUT = "trained", "held-out"  # the two groups of a store's people: nobody is in both
+
+
+class Event(ABC):
+    """One release. A subclass is a frozen dataclass of plain values, and is listed in `KINDS`."""
+
+    kind: ClassVar[str]  # its name in a ledger
+    scalable: ClassVar[bool] = False  # may calibration choose its noise?
+    accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS  # those that have an answer for it
+    people: ClassVar[str] = TRAINED  # which of a store's people it is about
+    if TYPE_CHECKING:  # a field, a property or a constant of each subclass
+
+        @property
+        def noise_multiplier(self) -> float:
+            """Noise over sensitivity; 0 is a release without protection."""
+
+        @property
+        def relation(self) -> str:
+            """Which two populations the guarantee makes indistinguishable."""
+
+    @property
+    def giveaway(self) -> float:
+        """The chance that it gives a user away, whatever the noise."""
+        return 0.0
+
+    @abstractmethod
+    def gaussians(self) -> tuple[Sampled, ...]:
+        """The rounds that it costs as much as, apart from `giveaway`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for a ledger: `event_from_json` reads them."""
+        values: Any = self  # a dataclass
+        return {"kind": self.kind, **{name: value for name, value in asdict(values).items() if value is not None}}
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Event:
+        """The event of the values that `to_json` wrote, without its kind."""
+        return cls(**_typed(cls, values))
+
+
+@dataclass(frozen=True)
+class SampledGaussian(Event):
+    """One round: users sampled, a query on them, Gaussian noise of `noise_multiplier` times its sensitivity.
+
+    The sensitivity is always the add-or-remove one, whatever `relation` the round is accounted under.
+    """
+
+    kind = "sampled-gaussian"
+    scalable = True
+
+    noise_multiplier: float
+    sampling: str
+    user_rate: float
+    cohort: int | None = None
+    users: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        if self.sampling not in SAMPLINGS:
+            raise SettingError(
+                f"{{sampling!r}} must be one of {', '.join(SAMPLINGS)}" + did_you_mean(str(self.sampling), SAMPLINGS),
+                sampling=self.sampling,
+            )
+        if not 0 < self.user_rate <= 1:
+            raise SettingError(
+                "{user_rate:g} must be in (0, 1]; it is the chance to join a round", user_rate=self.user_rate
+            )
+        if self.sampling == "fixed":
+            if self.cohort is None or self.users is None:
+                raise SottoError("sampling='fixed' needs cohort and users: their numbers decide what a round charges")
+            if not 1 <= self.cohort <= self.users:
+                raise SettingError(
+                    "{cohort} must be from 1 to {users}; lower the cohort", cohort=self.cohort, users=self.users
+                )
+            if not math.isclose(self.user_rate, self.cohort / self.users, rel_tol=1e-9):
+                raise SettingError(
+                    f"{{user_rate:g}} must be cohort/users = {self.cohort / self.users:g} when sampling='fixed'",
+                    user_rate=self.user_rate,
+                )
+
+    @property
+    def relation(self) -> str:
+        return ADDED if self.sampling == "poisson" else REPLACED
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        return (self,)
+
+
+@dataclass(frozen=True)
+class SampledExamples(Event):
+    """One round on examples, each sampled by a coin of its own: noise of `noise_multiplier` times the most that one
+    *example* moves the query. A user has at most `examples_per_user` of them, and all are protected together.
+    """
+
+    kind = "sampled-examples"
+    scalable = True
+    accountants = ("pld",)
+    relation = ADDED  # of a user, with all examples
+
+    noise_multiplier: float
+    example_rate: float
+    examples_per_user: int
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        if not 0 < self.example_rate <= 1:
+            raise SettingError(
+                "{example_rate:g} must be in (0, 1]; it is the chance of an example to join a round",
+                example_rate=self.example_rate,
+            )
+        if not 1 <= self.examples_per_user <= MOST_EXAMPLES or self.examples_per_user != int(self.examples_per_user):
+            raise SettingError(
+                f"{{examples_per_user}} must be a whole number from 1 to {MOST_EXAMPLES}",
+                examples_per_user=self.examples_per_user,
+            )
+
+    @property
+    def user_rate(self) -> float:
+        """The chance that a user joins a round, with one example or more."""
+        if self.example_rate == 1:
+            return 1.0
+        return -math.expm1(self.examples_per_user * math.log1p(-self.example_rate))
+
+    def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
+        """Itself, or a round of sampled users where each has one example."""
+        one = SampledGaussian(self.noise_multiplier, "poisson", self.example_rate)
+        return (one,) if self.examples_per_user == 1 else (self,)
+
+
+@dataclass(frozen=True)
+class SampledSilos(Event):
+    """One round across silos, where one person may be a user of up to `silos` of them. Each silo draws its own users:
+    so a person joins with a binomial number of updates, each of which moves the query by 1/`silos` of the sensitivity.
+
+    `noise_multiplier` is over the sensitivity of a person whom all their silos draw.
+    """
+
+    kind = "sampled-silos"
+    scalable = True
+    accountants = ("pld",)
+    relation = ADDED  # of a person, in all their silos
+
+    noise_multiplier: float
+    user_rate: float  # the chance to be drawn, in each silo
+    silos: int
+
+    def __post_init__(self) -> None:
+        self.gaussians()  # which checks the numbers
+
+    @property
+    def join_rate(self) -> float:
+        """The chance that any of a person's updates is in the round."""
+        return SampledExamples(1.0, self.user_rate, self.silos).user_rate
+
+    def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
+        """A person's updates join as a user's examples do. Noise is counted over what one of them moves."""
+        return SampledExamples(self.noise_multiplier * self.silos, self.user_rate, self.silos).gaussians()
+
+
+@dataclass(frozen=True)
+class SampledSkellam(Event):
+    """One round whose noise is Skellam, in whole steps: `noise_multiplier` times S, which is `steps` of them or more.
+
+    A user moves a round by a vector of whole numbers, of L2 norm S at most and of `MOST_COORDINATES` at most. RDP is
+    that of Skellam noise. PLD is that of Gaussian noise, from which Skellam noise cannot be told apart, and what is
+    left of a difference is charged to δ.
+
+    With `silos`, one person may be a user of that many silos. Each draws by itself and clips to its share of S.
+    """
+
+    kind = "sampled-skellam"
+    scalable = True
+    accountants = ("pld", "rdp")
+
+    noise_multiplier: float
+    sampling: str  # "poisson", or "fixed" where no secret chance decides who joins
+    user_rate: float
+    steps: float
+    silos: int | None = None  # where it is more than one, and each draws by coins
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        if self.silos is not None and (self.sampling != "poisson" or type(self.silos) is not int or self.silos < 2):
+            raise SettingError(
+                "{silos} silos of a Skellam round must be 2 or more, which draw by coins", silos=self.silos
+            )
+        if self.sampling not in SAMPLINGS or not 0 < self.user_rate <= 1:
+            raise SettingError("{user_rate:g} must be in (0, 1], by 'poisson' or 'fixed'", user_rate=self.user_rate)
+        if self.sampling == "fixed" and self.user_rate < 1:
+            raise SottoError("Skellam noise has no accounting for cohorts of fixed size; use sampling='poisson'")
+        if not self.steps >= 1:
+            raise SettingError("{steps:g} of a Skellam round must be 1 or more", steps=self.steps)
+
+    @property
+    def relation(self) -> str:
+        return ADDED if self.sampling == "poisson" else REPLACED
+
+    @property
+    def join_rate(self) -> float:
+        """The chance that any of a person's updates is in the round."""
+        return self.user_rate if self.silos is None else SampledSilos(1.0, self.user_rate, self.silos).join_rate
+
+    @property
+    def l1(self) -> float:
+        """The largest L1 norm of a user's vector: whole numbers are no larger than their squares."""
+        return self.steps**2
+
+    @property
+    def apart(self) -> float:
+        """The divergence (Kullback and Leibler) of its noise from rounded Gaussian noise, in all coordinates, at most.
+
+        In one coordinate, of variance V, it is below V^-2: the proof is in docs/explanation/guarantees.md.
+        """
+        return MOST_COORDINATES / (self.noise_multiplier * self.steps) ** 4
+
+    @property
+    def alike(self) -> SampledGaussian | SampledExamples:
+        """The same round with Gaussian noise."""
+        if self.silos is not None:
+            return SampledSilos(self.noise_multiplier, self.user_rate, self.silos).gaussians()[0]
+        if self.sampling == "poisson":
+            return SampledGaussian(self.noise_multiplier, "poisson", self.user_rate)
+        return SampledGaussian(self.noise_multiplier, "fixed", 1.0, cohort=1, users=1)
+
+    def gaussians(self) -> tuple[SampledSkellam, ...]:
+        """Itself: it is no Gaussian."""
+        return (self,)
+
+
+@dataclass(frozen=True)
+class BestOfRuns(Event):
+    """The best of a random, secret number of private runs, each of which costs what `run` costs.
+
+    The number of runs is drawn from `distribution` with this mean. By RDP alone.
+    """
+
+    kind = "best-of-runs"
+    accountants = ("rdp",)
+
+    expected_runs: float
+    distribution: str
+    run: tuple[tuple[Event, int], ...]
+
+    def __post_init__(self) -> None:
+        selection.check(self.expected_runs, self.distribution)
+        if not self.run:
+            raise SottoError("the best of runs that cost nothing has no event; give the charges of one run")
+        for event, count in self.run:
+            if count < 1:
+                raise SottoError(f"one of the runs is charged {count} times for {event.kind}; give a number above 0")
+            if "rdp" not in event.accountants or isinstance(event, BestOfRuns) or event.giveaway:
+                kind = event.kind.replace("-", " ")
+                raise SottoError(f"choosing among runs has no accounting for {kind}; leave it out of the choice")
+
+    @property
+    def noise_multiplier(self) -> float:
+        return min(event.noise_multiplier for event, _ in self.run)
+
+    @property
+    def relation(self) -> str:
+        relations = {event.relation for event, _ in self.run}
+        return REPLACED if REPLACED in relations else ADDED
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """None: no rounds cost as much, and RDP knows what it costs."""
+        return ()
+
+    def to_json(self) -> dict[str, Any]:
+        run = [{"event": event.to_json(), "count": count} for event, count in self.run]
+        return {**super().to_json(), "run": run}
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Event:
+        run = tuple((event_from_json(one["event"]), int(one["count"])) for one in values.pop("run"))
+        return cls(run=run, **_typed(cls, values))
+
+
+Sampled = SampledGaussian | SampledExamples | SampledSkellam  # rounds that an accountant composes
+
+
+@dataclass(frozen=True)
+class CorrelatedGaussian(Event):
+    """All rounds of a run whose noise is correlated: C x + m, where every m_t has `noise_multiplier` times the
+    sensitivity of C for the rounds that one user may join.
+
+    The rounds after the first are `Covered`. A round may depend on all rounds before it (Denisov et al. 2022).
+    """
+
+    kind = "correlated-gaussian"
+    scalable = True
+    relation = ADDED  # a user's rounds do not depend on other users; replacing one moves the run twice as far
+
+    noise_multiplier: float
+    matrix: StrategyMatrix
+    participation: Participation
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one user moves the run, in units of what one user moves one round."""
+        return self.matrix.sensitivity(self.participation)
+
+    @property
+    def rho(self) -> float:
+        """Of zero-concentrated differential privacy, for one user added or removed."""
+        return math.inf if self.noise_multiplier == 0 else 0.5 / self.noise_multiplier**2
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """A round that all users join."""
+        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
+
+    def to_json(self) -> dict[str, Any]:
+        own = {"kind": self.kind, "noise_multiplier": self.noise_multiplier, "sensitivity": self.sensitivity}
+        return {**own, **self.participation.to_json(), **self.matrix.to_json()}
+
+    @classmethod
+    def from_fields(cls, values: dict[str, Any]) -> Event:
+        own = _typed(cls, {"noise_multiplier": values.pop("noise_multiplier")})
+        claimed = float(values.pop("sensitivity"))
+        joining = _typed(Participation, {each.name: values.pop(each.name) for each in fields(Participation)})
+        event = cls(**own, matrix=matrix_from_json(values), participation=Participation(**joining))
+        if not math.isclose(claimed, event.sensitivity, rel_tol=1e-6):
+            raise SottoError(
+                f"an event of correlated noise claims a sensitivity of {claimed:.7g}, and its strategy matrix has "
+                f"{event.sensitivity:.7g}; the ledger was changed"
+            )
+        return event
+
+
+@dataclass(frozen=True)
+class ThresholdedHistogram(Event):
+    """Counts over all users with Gaussian noise; those above a threshold are shown, under their names.
+
+    `noise_multiplier` is the noise over the L2 sensitivity of the counts under add-or-remove; `delta` is the chance
+    that a name which one user alone brought in is shown.
+    """
+
+    kind = "thresholded-histogram"
+    relation = ADDED  # on its own; together with rounds that replace a user it is charged as they are
+
+    noise_multiplier: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
+            raise SettingError(
+                "{noise_multiplier} of a histogram must be above 0", noise_multiplier=self.noise_multiplier
+            )
+        if not 0 < self.delta < 1:
+            raise SettingError("{delta} of a histogram must be in (0, 1)", delta=self.delta)
+
+    @property
+    def giveaway(self) -> float:
+        return self.delta
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """A round that all users join."""
+        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
+
+
+@dataclass(frozen=True)
+class HeldOutSums(Event):
+    """Sums over the held-out users of a store with Gaussian noise, as a private evaluation releases them.
+
+    `noise_multiplier` is the noise over the L2 sensitivity of all sums together, for a user who counts for at most
+    `tokens_per_user` tokens.
+    """
+
+    kind = "held-out-sums"
+    relation = ADDED
+    people = HELD_OUT
+
+    noise_multiplier: float
+    tokens_per_user: int
+
+    def __post_init__(self) -> None:
+        _check_noise(self.noise_multiplier)
+        if type(self.tokens_per_user) is not int or not 1 <= self.tokens_per_user <= MOST_TOKENS:
+            text = f"{{tokens_per_user}} must be from 1 to {MOST_TOKENS}: the tokens for which one user counts"
+            raise SettingError(text, tokens_per_user=self.tokens_per_user)
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        """A round that all users join."""
+        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
+
+
+@dataclass(frozen=True)
+class Covered(Event):
+    """A round that earlier charges cover: its users have all joined less often than is charged, or a charge for the
+    whole run was made.
+    """
+
+    kind = "covered"
+
+    noise_multiplier: float
+    relation: str = REPLACED  # of the charge that covers it
+
+    def __post_init__(self) -> None:
+        if self.relation not in (ADDED, REPLACED):
+            raise SettingError(f"{{relation!r}} must be {ADDED} or {REPLACED}", relation=self.relation)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without the relation where it is the one that all ledgers of before mean."""
+        return {name: value for name, value in super().to_json().items() if (name, value) != ("relation", REPLACED)}
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class NonPrivate(Event):
+    """A release without protection: ε is infinite from here on."""
+
+    kind = "non-private"
+    noise_multiplier: ClassVar[float] = 0.0  # pyrefly: ignore
+
+    def gaussians(self) -> tuple[SampledGaussian, ...]:
+        return ()
+
+
+_KNOWN = (
+    SampledGaussian,
+    SampledExamples,
+    SampledSilos,
+    SampledSkellam,
+    CorrelatedGaussian,
+    ThresholdedHistogram,
+    HeldOutSums,
+    BestOfRuns,
+    Covered,
+    NonPrivate,
+)
+KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the events that a ledger may hold
+
+
+def event_from_json(data: Mapping[str, Any]) -> Event:
+    """The event that `to_json` wrote."""
+    try:
+        values = dict(data)
+        kind = str(values.pop("kind", None))
+        if kind not in KINDS:
+            known = ", ".join(KINDS)
+            raise SottoError(f"event kind={kind!r:.80} must be one of {known}; was it written by a newer sottovoce?")
+        return KINDS[kind].from_fields(values)
+    except (TypeError, KeyError, ValueError) as error:
+        raise SottoError(f"event {data!a:.300} cannot be read: {error}") from error
+
+
+def _typed(cls: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Values of JSON as the fields of a class: 1 is a number too where 1.0 may stand, and nothing else is."""
+    kinds = _kinds(cls)
+    return {name: _as_field(name, kinds[name], value) if name in kinds else value for name, value in values.items()}
+
+
+@cache
+def _kinds(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _as_field(name: str, kind: Any, value: Any) -> Any:
+    allowed = get_args(kind) or (kind,)
+    if float in allowed and type(value) is int:
+        return float(value)
+    if all(isinstance(each, type) for each in allowed) and type(value) not in allowed:
+        raise TypeError(f"{name} is {value!a:.80}")
+    return value
+
+
+def _check_noise(noise_multiplier: float) -> None:
+    if noise_multiplier != 0 and not _LEAST_NOISE <= noise_multiplier <= 1 / _LEAST_NOISE:  # NaN is none
+        raise SettingError(
+            f"{{noise_multiplier}} must be 0 (no noise, no privacy), or from {_LEAST_NOISE:g} to {1 / _LEAST_NOISE:g}, "
+            "often 0.5 to 5",
+            noise_multiplier=noise_multiplier,
+        )

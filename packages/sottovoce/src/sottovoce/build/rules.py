@@ -1,0 +1,531 @@
+"""Every refused combination of settings. A rule is a condition and the sentence of the refusal.
+
+Builders do not refuse; they call `check` first. The range of a single value is in `recipe.py`. Objects such as
+`Mechanism` keep a guard of their own where building them by hand could break a guarantee.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from sottovoce.data.store import Store
+from sottovoce.local.update import rehearsed
+from sottovoce.models.lora import Survey, starred
+from sottovoce.privacy.clipping import CLIPS
+from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.sampling import SAMPLERS
+from sottovoce.privacy.schedule import Schedule, build_schedule
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.events import MOST_EXAMPLES
+from sottovoce_evidence.bases import NO_BASE
+from sottovoce_evidence.errors import SottoError, count_of, plain_number, plural
+from sottovoce_evidence.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe, Run, Server
+
+MOST_PLACES = 2**32  # of examples: what an example draws for itself is keyed by its number, of 32 bits
+MOST_PREDICTED = 2**31  # probabilities that distillation keeps for one text: 8 GiB
+MOST_MASKED = 2048  # devices in a masked round: what a message holds of names and signatures
+MOST_READ = 10**7  # tokens that one user reads, rehearsed ones included: more do not fit the 32 bits of their number
+
+NEEDS_START = (
+    "trains beside frozen weights, and fresh ones know nothing; set model.initial to a base, a run or a folder"
+)
+
+
+def check(rules: Iterator[str]) -> None:
+    """Raise the sentence of the first rule that applies."""
+    if sentence := next(rules, None):
+        raise SottoError(sentence)
+
+
+def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = ()) -> Iterator[str]:
+    """Rules of a recipe alone. `before` was spent on the store's vocabulary."""
+    # Only the first sentence is shown, so the order is from what is trained to how it is done.
+    yield from model_keys(recipe.model)
+    yield from _method(recipe)
+    yield from _examples(recipe, processes)
+    yield from _cohort(recipe.privacy)
+    yield from _separation(recipe.privacy, recipe.run.rounds)
+    yield from _schedules(recipe)
+    yield from _clip(recipe.privacy)
+    yield from _correlated(recipe.privacy)
+    if recipe.privacy.mode == "experiment":
+        yield from _experiment(recipe.privacy)
+    if recipe.privacy.mode == "private":
+        yield from _private(recipe.privacy, before)
+    yield from _local(recipe)
+    yield from _variants(recipe, processes)
+    if recipe.audit.plants:
+        yield from _canaries(recipe, processes)
+    yield from _federation(recipe)
+
+
+def model_keys(model: Model) -> Iterator[str]:
+    """Rules of the [model] section alone."""
+    if model.initial_is_public and model.initial in (None, NO_BASE):
+        yield "model.initial_is_public is said of nothing: set model.initial to a folder, or remove it"
+    if model.adapter_rank is None:
+        for key in ADAPTER_KEYS:
+            if getattr(model, key) is not None:
+                yield f"model.{key} is for adapters, and model.adapter_rank is not set; set it, or remove {key}"
+    elif model.initial == NO_BASE:
+        yield f"model.adapter_rank={model.adapter_rank} {NEEDS_START}"
+
+
+def _method(recipe: Recipe) -> Iterator[str]:
+    mode, central, server = recipe.privacy.mode, recipe.run.algorithm == "central", recipe.server
+    if central and mode == "private":
+        yield "run.algorithm='central' has no user-level guarantee: it pools text; use fedavg, or privacy.mode='none'"
+    if central and mode == "experiment":
+        yield "run.algorithm='central' has no clip and no noise to experiment with; use privacy.mode='none'"
+    if server.update != "transfer":
+        for key in ("text", "tokens", "epochs", "cycles"):
+            if getattr(server, key) != getattr(Server(), key):
+                yield f"server.{key} has no meaning with server.update='average'; use 'transfer', or remove it"
+        return
+    if central or recipe.run.algorithm == "els":
+        method = "central training" if central else "example-level sampling"
+        yield f"server.update='transfer' needs the models of users, and {method} has none; use fedavg"
+    if mode == "private":
+        yield "server.update='transfer' has no user-level guarantee; use 'average', or privacy.mode='none'"
+    if mode == "experiment":
+        yield "server.update='transfer' has no average to add noise to; use 'average', or privacy.mode='none'"
+    if recipe.privacy.adaptive_quantile is not None:
+        yield "privacy.adaptive_quantile follows averaged updates; with server.update='transfer' remove it"
+
+
+def _examples(recipe: Recipe, processes: int) -> Iterator[str]:
+    """Example-level sampling."""
+    privacy, local, most = recipe.privacy, recipe.local, recipe.privacy.examples_per_user
+    if recipe.run.algorithm != "els":
+        if most:
+            yield f"privacy.examples_per_user={most} is for run.algorithm='els', not {recipe.run.algorithm!r}"
+        if privacy.sampling == "examples":
+            yield "privacy.sampling='examples' is that of run.algorithm='els'; set that, or sample users: 'poisson'"
+        return
+    if privacy.sampling not in ("poisson", "examples"):
+        yield f"run.algorithm='els' draws examples by Poisson sampling, not {privacy.sampling!r}; remove the key"
+    if not most:
+        yield "privacy.examples_per_user is not set: run.algorithm='els' needs the most examples that a user has"
+    if most > MOST_EXAMPLES:
+        yield f"privacy.examples_per_user={most} must be at most {MOST_EXAMPLES:,}; take longer examples (local.tokens)"
+    if not local.tokens:
+        yield "local.tokens is not set: with run.algorithm='els' it is the length of an example"
+    if privacy.places > MOST_PLACES:
+        numbers = f"privacy.users={privacy.users} times privacy.examples_per_user={most}"
+        yield f"{numbers} must be at most {MOST_PLACES:,}: examples are numbered with 32 bits"
+    if accountant_of(privacy) != "pld":
+        yield f"privacy.accountant={privacy.accountant!r} has no accounting for sampled examples; use 'pld'"
+    if processes > 1:
+        yield "run.algorithm='els' trains in one process; remove the others"
+
+
+def _cohort(privacy: Privacy) -> Iterator[str]:
+    cohort, users = privacy.cohort, privacy.users
+    if users < 1:
+        yield "privacy.users is not set, or 0: declare the population, a public constant > 0 (it gives q and W)"
+    if cohort <= 0:
+        yield "privacy.cohort is not set, or 0: it must be > 0, the expected number of users in a round"
+    fixed_size = SAMPLERS[privacy.sampling].takes("cohort")
+    if privacy.examples_per_user and cohort > privacy.places:
+        yield f"privacy.cohort={cohort:g} must be at most users · examples_per_user = {privacy.places}, all examples"
+    if not fixed_size and not privacy.examples_per_user and cohort > users:
+        yield f"privacy.cohort={cohort:g} must be at most privacy.users={users}, all the people there are"
+    if fixed_size and cohort != int(cohort):
+        yield f"privacy.cohort={cohort:g} must be a whole number unless privacy.sampling='poisson'"
+    if fixed_size and cohort > users:
+        yield f"privacy.cohort={cohort:g} must be at most the declared privacy.users={users}"
+
+
+def _separation(privacy: Privacy, rounds: int) -> Iterator[str]:
+    """How often, and how close together, one user joins."""
+    b, k, cohort, users = privacy.min_separation, privacy.participations, privacy.cohort, privacy.users
+    if not SAMPLERS[privacy.sampling].takes("min_separation"):
+        for key, value in (("min_separation", b), ("participations", k)):
+            if value:
+                yield f"privacy.{key}={value} is for privacy.sampling='min_separation', not {privacy.sampling!r}"
+        return
+    most = f"at most users / cohort = {int(users // cohort)}"
+    if b < 1:
+        yield f"privacy.min_separation is not set: the fewest rounds from one that a user joins to the next, {most}"
+    if b * cohort > users:
+        needs = f"{b} cohorts of {cohort:g} different users, and {users} are declared"
+        yield f"privacy.min_separation={b} needs {needs}; use {most}"
+    if b > rounds:
+        yield f"privacy.min_separation={b} is more than run.rounds={rounds}, so that nobody joins twice; use {rounds}"
+    if k and k * users < rounds * cohort:
+        cohorts = f"{rounds} cohorts of {cohort:g} are {rounds * cohort:g} user updates, and {users} users"
+        least = math.ceil(rounds * cohort / users)
+        yield f"privacy.participations={k}: {cohorts} give {k * users} at most; use {least} or more, or fewer rounds"
+
+
+def _schedules(recipe: Recipe) -> Iterator[str]:
+    privacy, rounds = recipe.privacy, recipe.run.rounds
+    schedules = {
+        "privacy.clip_schedule": (privacy.clip_schedule, privacy.clip_path),
+        "privacy.noise_schedule": (privacy.noise_schedule, "steps"),
+        "server.schedule": (recipe.server.schedule, "steps"),
+    }
+    for key, (points, path) in schedules.items():
+        last = _schedule(key, points, path).last_change
+        if last > rounds:
+            yield f"{key} changes at round {last}, and run.rounds={rounds}; end the schedule before, or train longer"
+    if privacy.clip_schedule and privacy.adaptive_quantile is not None:
+        yield "privacy.clip_schedule and privacy.adaptive_quantile both move the clip norm; keep one"
+    if privacy.clip_schedule and not CLIPS[privacy.clipping].bounded and privacy.mode != "experiment":
+        yield f"privacy.clip_schedule has nothing to change: privacy.clipping={privacy.clipping!r}; remove one of them"
+    if privacy.clip_path != "steps" and len(privacy.clip_schedule) < 2:
+        yield f"privacy.clip_path={privacy.clip_path!r} needs a clip_schedule of two pairs or more"
+    if privacy.noise_schedule and privacy.mode == "none":
+        yield "privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it"
+    changes = not build_schedule(privacy.noise_schedule).constant
+    if changes and not SAMPLERS[privacy.sampling].noise_may_change:
+        noise = "a noise schedule gives users who join in different rounds different noise"
+        yield f"{noise}; with privacy.sampling={privacy.sampling!r} keep the noise as it is"
+
+
+def _schedule(key: str, points: tuple[tuple[float, ...], ...], path: str) -> Schedule:
+    """The error of a bad schedule names its key."""
+    try:
+        return build_schedule(points, path)
+    except SottoError as error:
+        raise SottoError(f"{key}: {error}") from None
+
+
+def _correlated(privacy: Privacy) -> Iterator[str]:
+    """Noise that is correlated over rounds."""
+    noise, plain = privacy.noise, Privacy()
+    own = {"noise_bands": ("banded",), "noise_buffers": ("blt",), "noise_decays": ("blt",)}
+    for key, kinds in {**own, "noise_coefficients": ("banded", "blt")}.items():
+        if getattr(privacy, key) != getattr(plain, key) and noise not in kinds:
+            yield f"privacy.{key} has no meaning with privacy.noise={noise!r}; it is for {' and '.join(kinds)}"
+    if noise == "blt" and len(privacy.noise_decays) != len(privacy.noise_coefficients):
+        yield "privacy.noise_decays must be as many as privacy.noise_coefficients, or both empty: then they are found"
+    if noise == "independent":
+        return
+    if privacy.mode == "experiment":
+        yield f"privacy.noise={noise!r} is for private runs; an experiment has independent noise"
+    if SAMPLERS[privacy.sampling].amplifies:
+        needs = "needs to know how often and how close together a user joins: use 'in_turn' or 'min_separation'"
+        yield f"privacy.noise={noise!r} {needs} as privacy.sampling, not {privacy.sampling!r}"
+    for key in ("noise_schedule", "clip_schedule", "adaptive_quantile"):
+        if getattr(privacy, key) not in ((), None):
+            yield f"privacy.{key} changes rounds, and privacy.noise={noise!r} is one release of all rounds; remove one"
+
+
+def _clip(privacy: Privacy) -> Iterator[str]:
+    clip = CLIPS[privacy.clipping]
+    if privacy.layer_clip_norms and not clip.takes("clip_norms"):
+        yield f"privacy.layer_clip_norms are for privacy.clipping='per_layer', not {privacy.clipping!r}; change one"
+    if privacy.adaptive_quantile is not None and not clip.bounded:
+        yield "an adaptive clip norm needs a clip: flat or per_layer"
+    if privacy.clip_weighted and clip.bounded and not ESTIMATORS[privacy.estimator].takes_weighted_clip:
+        # With the clipped denominator, many users of tiny weight could send huge updates.
+        yield "privacy.clip_weighted bounds w·Δ, enough for the fixed denominator only; use fixed_denominator"
+
+
+def _experiment(privacy: Privacy) -> Iterator[str]:
+    if privacy.epsilon is not None:
+        yield "privacy.epsilon has no meaning in experiment mode: its ε is infinite; remove it"
+    if privacy.noise_std is None and privacy.noise_multiplier is None:
+        yield "experiment mode needs privacy.noise_std or privacy.noise_multiplier (0 is allowed)"
+    if privacy.noise_std is not None and privacy.noise_multiplier is not None:
+        yield "privacy.noise_std and privacy.noise_multiplier are both given; keep one"
+    if privacy.noise_multiplier and not ESTIMATORS[privacy.estimator].bounded:
+        yield "privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead"
+
+
+def _private(privacy: Privacy, before: accounting.Spent) -> Iterator[str]:
+    epsilon, delta = privacy.epsilon, privacy.delta
+    if privacy.noise_std is not None:
+        yield "privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier"
+    if not ESTIMATORS[privacy.estimator].bounded:
+        yield f"privacy.estimator={privacy.estimator!r} has no bounded sensitivity; use fixed_denominator"
+    if not CLIPS[privacy.clipping].bounded:
+        yield f"privacy.clipping={privacy.clipping!r} bounds no user's update; use flat or per_layer, or mode 'none'"
+    if privacy.noise_multiplier is None and epsilon is None:
+        yield "a private run needs privacy.noise_multiplier or privacy.epsilon"
+    if privacy.noise_multiplier == 0:
+        yield "privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode 'none'"
+    if delta >= 1 / privacy.users and not privacy.allow_large_delta:
+        limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
+        yield f"privacy.delta={plain_number(delta)} must be below {limit}; lower it, or use --allow-large-delta"
+    if privacy.weight_cap > 1 and privacy.total_weight == 0:
+        yield f"privacy.weight_cap={privacy.weight_cap:g} gives users unequal weights: declare privacy.total_weight (W)"
+    # Computed without a budget too: the accountant refuses a δ that the vocabulary uses up.
+    spent = accounting.epsilon(before, delta, accountant_of(privacy)) if before else 0.0
+    if spent >= (epsilon or math.inf):
+        cost = f"{accounting.rounded_up(spent, 4)} at delta={plain_number(delta)}"
+        used_up = f"privacy.epsilon={epsilon or math.inf:g} is used up by the store's vocabulary"
+        yield f"{used_up}, which cost {cost}; raise it, or use a store with a cheaper or public vocabulary"
+
+
+def _local(recipe: Recipe) -> Iterator[str]:
+    local, algorithm = recipe.local, recipe.run.algorithm
+    unread = local.public is not None and not (recipe.server.update == "transfer" and recipe.server.text == "public")
+    if local.objective == "plain":
+        for key, is_set in (("user_share", local.user_share < 1), ("public", unread)):
+            if is_set:
+                yield f"local.{key} has no meaning with local.objective='plain'; use 'rehearsal', or remove it"
+    if local.objective == "without_forgetting" and unread:
+        yield "local.public is for rehearsal; without_forgetting reads no other text: remove it"
+    if algorithm != "fedavg":
+        for key in ("objective", "penalty", "gradient_clip"):
+            value = getattr(local, key)
+            if value != getattr(Local(), key):
+                yield f"local.{key}={value!r} is for the local steps of fedavg, not for {algorithm}; remove it"
+    if 2 * local.penalty * local.learning_rate >= 1:
+        limit = f"{0.5 / local.learning_rate:.3g}, half of 1 / learning_rate"
+        yield f"local.penalty={local.penalty:g} must be below {limit}: a step would undo more than the whole update"
+    if local.compression != "none" and algorithm in ("central", "els"):
+        method = "central training" if algorithm == "central" else "training on sampled examples"
+        yield f"local.compression has no meaning in {method}, which sends no updates; use none"
+
+
+def _variants(recipe: Recipe, processes: int) -> Iterator[str]:
+    """Central training, transfer learning, late updates."""
+    run, local, server, cohort = recipe.run, recipe.local, recipe.server, recipe.privacy.cohort
+    method = _other_method(recipe)
+    if run.algorithm == "central" and cohort != int(cohort):
+        yield f"privacy.cohort={cohort:g} must be a whole number in central training: the users whose text is a round"
+    if method and (run.devices > 1 or processes > 1):
+        yield f"{method} trains on one device, in one process; remove the others"
+    step = local.batch * local.unroll
+    if server.update == "transfer" and step > server.tokens:
+        one_step = f"one step of local.batch={local.batch} lanes of local.unroll={local.unroll}"
+        yield f"server.tokens={server.tokens} must be {step} or more, {one_step}; it is the text that transfer reads"
+    if (method or run.algorithm == "els") and _is_late(run):
+        other = method or "run.algorithm='els'"
+        yield f"run.deploy_every and run.delays are for averaged updates, not for {other}; remove them"
+    if run.delays and sum(run.delays) <= 0:
+        yield f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late"
+
+
+def _canaries(recipe: Recipe, processes: int) -> Iterator[str]:
+    sampling = recipe.privacy.sampling
+    if not SAMPLERS[sampling].independent:
+        yield f"[audit] canaries would take the places of users with privacy.sampling={sampling!r}; use 'poisson'"
+    late = "run.deploy_every or run.delays" if _is_late(recipe.run) else ""
+    examples = "run.algorithm='els'" if recipe.run.algorithm == "els" else ""
+    unwatched = _other_method(recipe) or examples or late or ("several processes" if processes > 1 else "")
+    if unwatched:
+        yield f"[audit] watches rounds of Algorithm 1 in one process, and cannot with {unwatched}; keep one of the two"
+
+
+def _federation(recipe: Recipe) -> Iterator[str]:
+    """How the answers of devices are added up."""
+    federation, least = recipe.federation, recipe.federation.colluding + 2
+    if federation.max_silos > 1:
+        yield from _silos(recipe)
+    yield from _device_noise(recipe)
+    if federation.aggregation == "plain":
+        for key in ("survivors", "colluding"):
+            if value := getattr(federation, key):
+                yield f"federation.{key}={value} is for federation.aggregation='masked'; set that, or remove it"
+        return
+    if federation.survivors < least:
+        why = "a sum over one honest device is that of the device"
+        yield f"federation.survivors={federation.survivors} must be {least} or more, federation.colluding + 2: {why}"
+    if not CLIPS[recipe.privacy.clipping].bounded:
+        grid = "masks hide whole numbers within a bound, and without a clip there is none"
+        yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or 'plain' aggregation"
+
+
+def _silos(recipe: Recipe) -> Iterator[str]:
+    """One person in several silos."""
+    privacy, said = recipe.privacy, f"federation.max_silos={recipe.federation.max_silos}"
+    if not SAMPLERS[privacy.sampling].takes("silos"):
+        known = "silos that draw apart: use 'poisson' or 'min_separation'"
+        yield f"{said} needs {known}, not privacy.sampling={privacy.sampling!r}"
+    coins = SAMPLERS[privacy.sampling].independent and privacy.mode == "private"
+    if coins and recipe.federation.noise == "server" and accountant_of(privacy) != "pld":
+        yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
+
+
+def _device_noise(recipe: Recipe) -> Iterator[str]:
+    """Noise that devices add."""
+    federation, privacy, said = recipe.federation, recipe.privacy, "federation.noise='devices'"
+    if federation.noise == "server":
+        for key in ("server_noise_multiplier", "participations"):
+            if value := getattr(federation, key):
+                yield f"federation.{key}={value:g} is for {said}; set that, or remove it"
+        return
+    if federation.aggregation == "plain":
+        yield f"{said} hides a device in a sum that is masked; set federation.aggregation='masked', or noise='server'"
+    if privacy.mode != "private":
+        yield f"{said} is for private runs, and privacy.mode={privacy.mode!r}; use 'server'"
+    if privacy.noise != "independent":
+        yield f"{said} has no accounting with privacy.noise={privacy.noise!r}; use independent noise, or 'server'"
+    if privacy.adaptive_quantile is not None:
+        yield f"privacy.adaptive_quantile needs exact counts of users, which {said} does not send; remove one"
+    if privacy.noise_schedule:
+        yield f"privacy.noise_schedule: {said} has one noise for all rounds; remove one"
+    if not ESTIMATORS[privacy.estimator].fixed:
+        weight = f"needs the exact weight of a cohort, which {said} does not send"
+        yield f"privacy.estimator={privacy.estimator!r} {weight}; use fixed_denominator"
+    if privacy.accountant == "moments":
+        yield "privacy.accountant='moments' has no accounting for the noise of devices; use 'pld' or 'rdp'"
+    if privacy.sampling == "fixed" or recipe.run.algorithm == "els":
+        yield f"{said} has no accounting for this sampling; use 'poisson' or 'min_separation', of users"
+    if federation.participations and not SAMPLERS[privacy.sampling].independent:
+        own = f"privacy.sampling={privacy.sampling!r} bounds how often a user joins"
+        yield f"federation.participations={federation.participations} is for 'poisson': {own}; remove it"
+    if (federation.server_noise_multiplier or 0) > (privacy.noise_multiplier or math.inf):
+        least = f"privacy.noise_multiplier={privacy.noise_multiplier:g}, the noise of the model"
+        yield f"federation.server_noise_multiplier={federation.server_noise_multiplier:g} must be at most {least}"
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """What rules ask about a store."""
+
+    users: int
+    tokens_per_user: int
+    words: int
+    public_tokens: int | None = None  # None: no public text was opened
+    same_words: bool = True  # does the public text have the vocabulary of the store?
+    longest_is_cap: bool = False  # was the cap taken from the longest text?
+
+    @staticmethod
+    def of(store: Store) -> StoreFacts:
+        public = store.public
+        same = public is None or public.vocabulary == store.vocabulary.fingerprint
+        tokens = None if public is None else int(public.tokens.size)
+        facts = (store.users, store.tokens_per_user, store.vocabulary.size, tokens, same, store.longest_is_cap)
+        return StoreFacts(*facts)
+
+
+def store_rules(recipe: Recipe, store: StoreFacts, own_objective: bool = False) -> Iterator[str]:
+    """Rules of a recipe and a store. `own_objective`: the caller gave an objective in Python."""
+    local, server, length = recipe.local, recipe.server, store.tokens_per_user
+    central, distils = recipe.run.algorithm == "central", server.update == "transfer"
+    if recipe.privacy.mode == "private" and store.longest_is_cap:
+        yield (
+            f"tokens_per_user={store.tokens_per_user} is the length of the longest text, so one person decides how "
+            f"far all texts are padded; declare it when the store is made"
+        )
+    if own_objective and local.objective != "plain":
+        yield f"local.objective={local.objective!r} is in the recipe, and an objective of your own was given; keep one"
+    # Public tokens that are read at once: by one user, or by the server. All lanes of a text have one length.
+    rehearsal = rehearsed(length, local.user_share)
+    distilled = -(-server.tokens // local.batch) * local.batch
+    if local.objective == "rehearsal" and length + rehearsal > MOST_READ:
+        yield f"a user would read {length + rehearsal:,} tokens, more than {MOST_READ:,}; raise local.user_share"
+    if not store.same_words:
+        yield f"local.public={local.public} has another vocabulary than the store; prepare both alike"
+    needs = {}
+    if local.objective == "rehearsal":
+        needs["local.objective='rehearsal'"] = (rehearsal, "one user may rehearse", "raise local.user_share")
+    if distils and server.text == "public":
+        needs["server.text='public'"] = (distilled, "transfer reads at once", "lower server.tokens")
+    for setting, (needed, reader, otherwise) in needs.items():
+        if store.public_tokens is None:
+            yield f"{setting} needs local.public: a store made by `sotto prepare --plain-text`"
+        elif store.public_tokens < needed:
+            found = f"local.public={local.public} has {store.public_tokens:,} tokens, fewer than the {needed:,}"
+            yield f"{found} that {reader}; prepare more text, or {otherwise}"
+    if distils and distilled * store.words > MOST_PREDICTED:
+        limit = f"{MOST_PREDICTED // store.words:,}: each keeps a probability for {store.words:,} words"
+        yield f"server.tokens={server.tokens} must be at most {limit}; read more texts (server.cycles) instead"
+    if recipe.run.algorithm == "els":
+        fit = -(-length // local.tokens)
+        most, length = recipe.privacy.examples_per_user, min(length, local.tokens)
+        if most > fit:
+            cut = f"users are cut to {store.tokens_per_user} tokens, {fit} examples of local.tokens={local.tokens}"
+            yield f"privacy.examples_per_user={most} pays for more than there can be: {cut}; use {fit}"
+    if central and not store.users:
+        yield "the store has no users to train on; central training needs at least one"
+    stream = length * (int(recipe.privacy.cohort) if central else 1)
+    if local.batch * local.unroll > 4 * stream:
+        lanes = f"local.batch={local.batch} lanes of local.unroll={local.unroll}"
+        text = f"{'a round of central training has' if central else 'users of the store have'} at most {stream} tokens"
+        yield f"{lanes} are mostly empty: {text}; use fewer lanes or a shorter unroll"
+
+
+def adapter_rules(survey: Survey) -> Iterator[str]:
+    """Rules of adapters and the model that gets them."""
+    for pattern in survey.empty_patterns:
+        named, can = survey.named_by(pattern), ", ".join(dict.fromkeys(map(starred, survey.adaptable))) or "none"
+        problem = f"names {', '.join(named)}, not used as x @ weight.T" if named else "names no array of the model"
+        yield f"model.adapter_matrices: {pattern!r} {problem}; matrices that can have an adapter: {can}"
+    if not survey.matrices:
+        yield "model.adapter_rank is set, and no matrix of the model is used as x @ weight.T; train all of it instead"
+    for name, shape in survey.matrices.items():
+        if survey.adapters.rank >= min(shape):
+            small = (
+                f"must be below {min(shape)}, or the adapter of {name} {list(shape)} is no smaller than what it adapts"
+            )
+            yield f"model.adapter_rank={survey.adapters.rank} {small}; lower it, or leave it out of adapter_matrices"
+    for word in survey.empty_words:
+        yield f"model.adapter_trains: {word!r} names no array without an adapter; use a name or a pattern of one"
+
+
+def model_rules(recipe: Recipe, layers: Sequence[str], devices_here: int) -> Iterator[str]:
+    """Rules of a recipe, the layers of its model and the devices of this process."""
+    norms = recipe.privacy.layer_clip_norms
+    if norms and len(norms) != len(layers):
+        found = f"{len(layers)} layers: {', '.join(layers)}"
+        yield f"privacy.layer_clip_norms has {len(norms)} norms, and the model {found}"
+    if recipe.run.devices > devices_here:
+        yield f"run.devices={recipe.run.devices} is more than the {devices_here} there are; 0 takes all"
+
+
+def device_rules(recipe: Recipe) -> Iterator[str]:
+    """Rules of a recipe that is trained across real devices."""
+    privacy, local, run = recipe.privacy, recipe.local, recipe.run
+    if run.algorithm == "central":
+        yield "run.algorithm='central' pools text, and devices keep theirs; use fedavg"
+    if run.algorithm == "els":
+        yield "run.algorithm='els' samples the examples of all users in one place; across devices use fedsgd"
+    if recipe.server.update == "transfer":
+        yield "server.update='transfer' needs every user's model at the server; across devices use 'average'"
+    if not (SAMPLERS[privacy.sampling].independent or SAMPLERS[privacy.sampling].takes("min_separation")):
+        known = "devices flip their own coins, or keep their own separation: use 'poisson' or 'min_separation'"
+        yield f"privacy.sampling={privacy.sampling!r} draws from all users; {known}"
+    if privacy.secrets == "seeded" and privacy.mode == "private":
+        seed = f"run.seed={run.seed}, which others can guess"
+        yield f"privacy.secrets='seeded' takes the noise from {seed}: a device could undo all the noise; use 'entropy'"
+    if _is_late(run):
+        yield "run.deploy_every and run.delays simulate late devices; real ones are late by themselves: remove them"
+    if local.objective == "rehearsal" or local.public is not None:
+        yield "local.objective='rehearsal' sends public text, which devices do not take yet; use without_forgetting"
+    if recipe.audit.plants:
+        yield "[audit] plants made-up users in a store, and there is none across devices; audit a simulated run"
+
+
+def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: int = 0) -> Iterator[str]:
+    """Rules of a recipe, the registered users of each device, and how many device keys the server made."""
+    devices = len(registered)
+    if recipe.federation.aggregation == "masked" and devices > MOST_MASKED:
+        yield f"a masked sum is over {MOST_MASKED:,} devices at most, and {devices:,} are registered; use 'plain'"
+    if recipe.federation.survivors > devices:
+        there = f"the {count_of(devices, 'device')} registered: no round would be unmasked"
+        yield f"federation.survivors={recipe.federation.survivors} is more than {there}; lower it"
+    if recipe.federation.aggregation == "masked" and made_by_server > recipe.federation.colluding:
+        many = f"federation.colluding={recipe.federation.colluding}, and the server made the keys of"
+        many += f" {count_of(made_by_server, 'device')}, so could sign for {plural(made_by_server, 'it', 'them')}"
+        yield f"{many}: rekey these (`sotto federate key` and `rekey`), or raise it"
+
+
+def simulation_rules(recipe: Recipe) -> Iterator[str]:
+    """Rules of a recipe that is trained on a store, in one place."""
+    if recipe.federation.aggregation != "plain" and recipe.federation.noise == "server":
+        simulated = "a simulation has no server to hide from, and its sums are the same"
+        yield f"federation.aggregation={recipe.federation.aggregation!r} is for real devices: {simulated}; use 'plain'"
+
+
+def _other_method(recipe: Recipe) -> str:
+    """The setting that replaces federated averaging, if there is one."""
+    if recipe.run.algorithm == "central":
+        return "run.algorithm='central'"
+    return "server.update='transfer'" if recipe.server.update == "transfer" else ""
+
+
+def _is_late(run: Run) -> bool:
+    """Do some devices train an older model than the newest?"""
+    return run.deploy_every > 1 or bool(run.delays)
+
+
+def accountant_of(privacy: Privacy) -> str:
+    return accounting.DEFAULT_ACCOUNTANT if privacy.accountant == "auto" else privacy.accountant

@@ -1,0 +1,306 @@
+"""The model of a run, a release or a base as a folder for other programs: ONNX graphs, tokenizer and manifest.
+
+Where words have several tokens there are two more files: the graph `batch`, and `pieces.json`, which says what each
+token is in a text, so that another program can search whole words (`evaluation/whole_words.py`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+
+from sottovoce.build.assembly import build_model, load_model, weights_of
+from sottovoce.commands import convert
+from sottovoce.commands.convert import BOUND
+from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.initial_model import find_hugging_face, load_base_weights, open_hugging_face
+from sottovoce.commands.stores import store_folder
+from sottovoce.data.store import Store
+from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
+from sottovoce.data.tokenizer_files import load_tokenizer
+from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.pieces import pieces_of
+from sottovoce.evaluation.suggestions import writes_small
+from sottovoce.evaluation.whole_words import WIDTH
+from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.models.lora import merge
+from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES, read_manifest
+from sottovoce.runs.folder import ONNX, RunFolder
+from sottovoce.runs.record import coarse_count
+from sottovoce_evidence import bases
+from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError
+from sottovoce_evidence.files import check_empty, made_aside, pretty, sealed, write_aside
+from sottovoce_evidence.ledger import StoreLedger
+from sottovoce_evidence.recipe import Recipe
+
+WEIGHTS = ("float32", "8bit")
+_USERS = 50  # held-out users on whom 8-bit weights are compared with the others
+
+
+def export_run(
+    path: str | Path, out: str | Path, *, weights: str = "float32", statement: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Write the model of a run, a release or a base as ONNX into a new folder, and return the manifest.
+
+    Adapters are merged: the graphs hold plain matrices. Where the model is for its owner alone, so is the export.
+
+    Guarantee: all graphs in float32 agree with JAX to `BOUND`; otherwise nothing is written.
+
+    Args:
+        path: the folder of a run, a release or a base; or one of Hugging Face, with its tokenizer.json.
+        out: the folder to make.
+        weights: "float32" or "8bit".
+        statement: of a release, in place of the run's.
+    """
+    if weights not in WEIGHTS:
+        raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
+    source, out = _open(path), Path(out)
+    if statement is not None:
+        source = replace(source, privacy=_stated(statement))
+    model, vocabulary = source.model, source.vocabulary
+    check_empty(out)
+    names = GRAPHS if vocabulary.is_words else (*GRAPHS, BATCH)
+    pieces = None if vocabulary.is_words else _pieces(vocabulary)
+    planted = source.run.registry_file if source.run else None  # public: what was planted, and not who was in
+    canaries = planted.read_bytes() if planted and planted.is_file() and not planted.is_symlink() else None
+    graphs = {graph: convert.convert(model, graph) for graph in names}
+    differences = {graph: convert.check_parity(model, graph, graphs[graph], vocabulary.size) for graph in names}
+    smaller = None
+    if weights == "8bit":
+        plain, graphs = graphs, {graph: convert.to_eight_bits(graphs[graph]) for graph in names}
+        smaller = {
+            "bytes_float32": {graph: len(plain[graph]) for graph in names},
+            "largest_difference": max(
+                convert.largest_difference(model, graph, convert.open_session(graphs[graph]), vocabulary.size)
+                for graph in names
+            ),
+            **_accuracy(source, {"top1": graphs["sequence"], "top1_float32": plain["sequence"]}),
+        }
+    manifest = sealed(
+        {
+            "export": 1,
+            "name": source.name,
+            "model": {"kind": source.kind, "parameters": parameter_count(model), "weights": weights},
+            "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in names},
+            "vocabulary": _file(
+                vocabulary.file_name,
+                vocabulary.contents,
+                size=vocabulary.size,
+                fingerprint=vocabulary.fingerprint,
+                kind=vocabulary.kind,
+                language=vocabulary.language,
+                **({"rules": vocabulary.page_rules} if isinstance(vocabulary, Vocabulary) else {}),
+            ),
+            "pieces": _file(PIECES, pieces) if pieces else None,
+            "canaries": _file(CANARIES, canaries) if canaries else None,
+            "special_tokens": {
+                f"<{name}>": token
+                for name, token in zip(("bos", "eos", "unk"), vocabulary.specials, strict=False)
+                if token is not None
+            },
+            "contexts": dict(zip(vocabulary.contexts, vocabulary.specials.contexts, strict=True)),
+            "inputs": {"tokens": "int32", "state": "float32"},
+            "state": _states(model),
+            "parity": {"largest_difference": differences, "bound": BOUND},
+            "eight_bits": smaller,
+            "of": source.weights,
+            "privacy": source.privacy,
+            "for_owner_alone": source.private,
+        }
+    )
+    files = {f"{graph}.onnx": graphs[graph] for graph in names}
+    files |= {vocabulary.file_name: vocabulary.contents, PIECES: pieces, CANARIES: canaries, MANIFEST: pretty(manifest)}
+    with made_aside(out, private=source.private) as draft:
+        for name, contents in files.items():
+            if contents:
+                write_aside(draft / name, contents, private=source.private)
+    return manifest
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A model to export, with what its manifest says of it. A base has no run."""
+
+    name: str
+    kind: str
+    model: LanguageModel
+    vocabulary: Tokenizer
+    weights: str  # their digest
+    privacy: dict[str, Any]
+    private: bool  # for its owner alone
+    run: RunFolder | None = None
+
+
+def _open(path: str | Path) -> _Source:
+    folder = bases.find(str(path)) or Path(path)
+    if bases.is_base(folder):
+        return _open_base(folder)
+    if theirs := find_hugging_face(folder):
+        return _open_hugging_face(theirs)
+    run = RunFolder.open_model(path)
+    model, vocabulary = load_run(run)
+    return _Source(
+        name=run.path.resolve().name,
+        kind=Recipe.of(run).model.kind,
+        model=merge(model),
+        vocabulary=vocabulary,
+        weights=checkpoints.digest(run.load_weights()),
+        privacy=_stated(run.read_statement()),
+        private=_is_for_owner_alone(run),
+        run=run,
+    )
+
+
+def _is_for_owner_alone(run: RunFolder) -> bool:
+    """Are the files of its model? They are of people's text where no guarantee holds (`new_run.is_for_owner_alone`)."""
+    statement = run.read_statement()
+    promised = statement["private"] and statement.get("secrets") != "seeded"
+    return not promised and run.read_card().get("trained_on") != bases.PUBLIC
+
+
+def _stated(statement: dict[str, Any]) -> dict[str, Any]:
+    return {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")}
+
+
+def _open_base(folder: Path) -> _Source:
+    card, weights = bases.read_base(folder), load_base_weights(folder / bases.WEIGHTS)
+    vocabulary = load_tokenizer(folder)
+    recipe = Recipe().replace(model={"kind": card.kind, **card.model})
+    return _Source(
+        name=card.name,
+        kind=card.kind,
+        model=load_model(build_model(recipe, vocabulary.size), weights),
+        vocabulary=vocabulary,
+        weights=checkpoints.digest(weights),
+        privacy={"private": False, "trained_on": card.trained_on, "prose": f"Trained on public text: {card.text}."},
+        private=card.trained_on != bases.PUBLIC,
+    )
+
+
+def _open_hugging_face(folder: Path) -> _Source:
+    recipe, model, vocabulary = open_hugging_face(folder)
+    return _Source(
+        name=folder.resolve().name,
+        kind=recipe.model.kind,
+        model=model,
+        vocabulary=vocabulary,
+        weights=checkpoints.digest(weights_of(model)),
+        privacy={"private": False, "prose": "Weights of Hugging Face: it is not known here what they were trained on."},
+        private=True,
+    )
+
+
+def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None) -> Path:
+    """The export at a path: the folder itself, or that of a run, a release or a base, made if there is none of it."""
+    folder = Path(path)
+    if (folder / MANIFEST).is_file():
+        return folder
+    if bases.find(str(path)) or bases.is_base(folder):  # in the package, or signed: nothing is added to it
+        kept = _temporary()
+        log(f"exporting the base {folder.name}; it can take half a minute")
+        export_run(path, kept)
+        return kept
+    if find_hugging_face(folder):  # it is not ours
+        kept = _temporary()
+        log(f"exporting {folder}; it can take half a minute")
+        export_run(folder, kept)
+        return kept
+    run = RunFolder.open_model(folder)
+    kept = run.path / ONNX
+    if run.is_release and kept.is_symlink():
+        raise DamagedRun(f"{kept} is a link, and leads out of the release; get the release again")
+    if run.is_release and not (kept / MANIFEST).is_file():  # it is signed: nothing is added to it
+        kept = _temporary()
+    of = checkpoints.digest(run.load_weights())
+    if (kept / MANIFEST).is_file():
+        manifest = read_manifest(kept)
+        if manifest.get("of") == of and (run.is_release or "for_owner_alone" in manifest):
+            return kept
+        if run.is_release:
+            raise DamagedRun(f"{kept} is of other weights than the release; get the release again")
+        shutil.rmtree(kept)  # the run was trained further since, or an earlier version did not say who may read it
+    log(f"exporting {run.path}; it can take half a minute")
+    export_run(run.path, kept)
+    return kept
+
+
+def _temporary() -> Path:
+    """A place for an export that is gone when the program ends."""
+    folder = Path(mkdtemp(prefix="sotto-onnx-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder / "onnx"
+
+
+def _file(name: str, contents: bytes, **more: object) -> dict[str, Any]:
+    return {"file": name, "bytes": len(contents), "sha256": hashlib.sha256(contents).hexdigest(), **more}
+
+
+def _pieces(tokenizer: Tokenizer) -> bytes:
+    """What a search of whole words asks of tokens. Each character of `bytes` is a byte; masks have a digit a token."""
+    pieces = pieces_of(tokenizer)
+    masks = {"starts": pieces.starts, "joins": pieces.joins, "opens": pieces.opens}
+    facts = {
+        "width": WIDTH,
+        "most": pieces.most,
+        "small": writes_small(tokenizer),
+        "placeholders": PLACEHOLDERS,
+        "bytes": [tokenizer.bytes_of(token).decode("latin-1") for token in range(tokenizer.size)],
+        **{name: "".join("01"[each] for each in mask.astype(int)) for name, mask in masks.items()},
+    }
+    return (json.dumps(facts, ensure_ascii=False) + "\n").encode()
+
+
+def _states(model: LanguageModel) -> list[dict[str, Any]]:
+    """The name, shape and initial value of each array of the hidden state: one number where all values are equal."""
+    _, start = convert.program_of(model)
+    states = []
+    for before, after, leaf in zip(*convert.state_names(len(start)), start, strict=True):
+        values = np.asarray(leaf).ravel().tolist()
+        initial = values[0] if len(set(values)) == 1 else values
+        states.append({"input": before, "output": after, "shape": list(leaf.shape), "start": initial})
+    return states
+
+
+def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
+    """The accuracy of graphs on some held-out users, by name.
+
+    None where no store is at hand, or where they paid for a private accuracy, which an exact one would undo.
+    """
+    unknown = {"users": 0, **dict.fromkeys(graphs)}
+    run, vocabulary = source.run, source.vocabulary
+    if run is None:
+        return unknown
+    try:
+        folder = store_folder(Recipe.of(run), run)
+        users = Store.open(folder, "test")
+    except (SottoError, OSError):
+        return unknown
+    if users.vocabulary.fingerprint != vocabulary.fingerprint:
+        return unknown
+    if StoreLedger(folder / "ledger.jsonl").spent_on_held_out():
+        return unknown
+    rows = [users[row] for row in range(min(_USERS, users.users))]
+    bos, unk, begins = vocabulary.specials.bos, vocabulary.specials.unk, vocabulary.specials.begins
+    targets = sum(int(np.sum(~np.isin(row, begins))) for row in rows)
+    if not targets:
+        return unknown
+    start = [np.asarray(leaf) for leaf in convert.program_of(source.model)[1]]
+
+    def top1(graph: bytes) -> float:
+        session, hits = convert.open_session(graph), 0
+        for row in rows:
+            best = np.argmax(convert.run_session(session, np.array([bos, *row[:-1]]), start)[0], axis=-1)
+            hits += int(np.sum((best == row) & ~np.isin(row, begins) & (row != unk)))
+        return round(hits / targets, 4)
+
+    return {"users": coarse_count(len(rows)), **{name: top1(graph) for name, graph in graphs.items()}}

@@ -1,0 +1,130 @@
+"""Write the report of a run: its evidence on one page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+from sottovoce.audit.results import AUDITS, Audits
+from sottovoce.commands.evaluate import Extra, evaluate_run, load_run, load_vocabulary
+from sottovoce.commands.private_evaluation import may_show_exact
+from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.data.prompts import prompts_for
+from sottovoce.evaluation.suggestions import suggest
+from sottovoce.models.contract import LanguageModel
+from sottovoce.reporting.findings import Finding, findings
+from sottovoce.reporting.notebook import PagePath
+from sottovoce.reporting.report import Evidence, OtherRun, render
+from sottovoce.reporting.statement import Statement, read_statement, with_store_total
+from sottovoce.runs.baselines import Baselines
+from sottovoce.runs.card import Card
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.record import without_evaluations
+from sottovoce_evidence.files import Json, write_aside
+from sottovoce_evidence.ledger import StoreLedger, read_ledger
+from sottovoce_evidence.recipe import Recipe
+
+
+def report_run(
+    path: str | Path,
+    *,
+    internal: bool = False,
+    model: LanguageModel | None = None,
+    other: str | Path | None = None,
+    out: Path | None = None,
+    statement: Statement | None = None,
+) -> PagePath:
+    """Write `report.html` into a run's folder; with `internal`, `report-internal.html` for the owner alone.
+
+    Args:
+        path: the run's folder.
+        internal: also what was computed from people's text.
+        model: a model of your own, where the run has one.
+        other: another run to draw in the same figures. Where its words are the same, both are measured on the held-out
+            users of the run's store, by band and by group.
+        out: where the page is written instead.
+        statement: of a release.
+
+    A page for others has no exact figure of held-out users who paid for a private accuracy, or whose store is gone.
+    """
+    run = RunFolder.open(path)
+    released, vocabulary = load_run(run, model)
+    card = read_card(run)
+    other_run = RunFolder.open(other) if other is not None else None
+    statement = statement or _statement_of_today(run)
+    prompts = prompts_for(vocabulary, listed=not statement.vocabulary.private)
+    exact, exact_other = (internal or each is None or may_show_exact(each) for each in (run, other_run))
+    exact = exact and (internal or (statement.private_accuracy is None and not statement.store_gone))
+    evidence = Evidence(
+        name=run.path.resolve().name,
+        recipe=public_recipe(run, card),
+        statement=statement,
+        record=run.record.read() if exact else without_evaluations(run.record.read()),
+        suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in prompts],
+        baselines=Baselines.of(run) if exact else None,
+        diagnostics=run.diagnostics.read() if internal else None,
+        findings=tuple(read_findings(run)),
+        costs=_costs(run, other_run, model) if other_run and exact else None,
+        traffic=card.bytes,
+        other=_other(run, other_run, exact=exact_other) if other_run else None,
+        exact=exact,
+        date=f"{date.today():%-d %B %Y}",
+    )
+    target = out or (run.path / "report-internal.html" if internal else run.report_file)
+    write_aside(target, render(evidence).encode(), private=internal)
+    return PagePath(target)
+
+
+def read_card(run: RunFolder) -> Card:
+    return Card.from_json(run.read_card())
+
+
+def read_findings(run: RunFolder, name: str = "RUN") -> list[Finding]:
+    """What is proved of a run, and what its audits found."""
+    files = {audit: run.read_audit(audit) for audit in AUDITS}
+    return findings(read_statement(run), Audits.from_json(files, digest(run.load_weights())), name)
+
+
+def public_recipe(run: RunFolder, card: Card) -> dict[str, Json]:
+    """A page for others shows no paths of this machine."""
+    recipe = Recipe.of(run).to_dict()
+    for section, key in (("data", "store"), ("model", "initial"), ("local", "public")):
+        if key in recipe[section]:
+            recipe[section][key] = Path(recipe[section][key]).name
+    if card.own_model:
+        recipe["model"] = {"kind": card.code}  # the sizes in the recipe are not those of a caller's own model
+    return recipe
+
+
+def _statement_of_today(run: RunFolder) -> Statement:
+    """A run's statement, with what all runs on its store cost by now; a store that never charged it is another one."""
+    recipe, statement = Recipe.of(run), read_statement(run)
+    ledger = store_folder(recipe, run) / "ledger.jsonl"
+    if not statement.private:
+        return statement
+    if not ledger.exists() or statement.run not in (people := read_ledger(ledger)).runs:
+        return replace(statement, store_gone=True)
+    charged = sum(count for _, count in StoreLedger(ledger).spent(statement.run))
+    statement = replace(statement, out_of_date=statement.charged_to_store != charged)
+    return with_store_total(statement, people.spent, recipe.privacy.accountant)
+
+
+def _other(run: RunFolder, other: RunFolder, *, exact: bool) -> OtherRun:
+    same = load_vocabulary(run).fingerprint == load_vocabulary(other).fingerprint
+    record = other.record.read() if exact else without_evaluations(other.record.read())
+    return OtherRun(other.path.resolve().name, record, same)
+
+
+def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Json | None:
+    """Both models by band and by group, on held-out people, for whom neither run has a guarantee.
+
+    None where there are none, where the other model is a caller's own, or where the vocabularies differ.
+    """
+    if held_out_users(Recipe.of(run), run) is None or read_card(other).own_model:
+        return None
+    if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
+        return None
+    found = evaluate_run(run.path, model=model, extra=Extra(words=0), other=other.path)
+    return found.breakdown.to_json(found.other.breakdown if found.other else None)

@@ -1,0 +1,161 @@
+"""Where the users of a run are: a prepared store, or the synthetic population made for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from sottovoce.build import rules
+from sottovoce.data.demo import demo_vocabulary, write_demo
+from sottovoce.data.grouping import Grouping
+from sottovoce.data.prepare import PreparationSummary, prepare
+from sottovoce.data.store import Store, store_facts
+from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.federation.roster import Roster, is_federation
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.secrets import Secrets
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import pretty
+from sottovoce_evidence.ledger import StoreLedger, first_line
+from sottovoce_evidence.recipe import SYNTHETIC, Recipe
+
+DEMO_TOKENS_PER_USER = 160
+TURNS_BY_PLACE = (
+    "it was begun by version 0.1 with privacy.sampling='in_turn', where a user more in the store changed the turns of "
+    "others: its ε does not hold for replacing a user; start another run"
+)
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The same recipe, valid in any folder."""
+    if not recipe.data.store:
+        raise SottoError("data.store is not set: name a folder made by `sotto prepare`, or demo:USERS")
+    return recipe.with_paths(lambda path: str(Path(path).resolve()))
+
+
+def has_own_store(recipe: Recipe) -> bool:
+    """Is the store the synthetic population that lies in the run's folder?"""
+    return recipe.data.store.startswith(SYNTHETIC)
+
+
+def make_own_store(recipe: Recipe, run: RunFolder) -> None:
+    """Write the synthetic population of a recipe that asks for one."""
+    name = recipe.data.store
+    if has_own_store(recipe):
+        users = name.removeprefix(SYNTHETIC)
+        if not users.isdecimal() or len(users) > 9 or int(users) < 1:
+            raise SottoError(f"data.store={name!r} must be demo: and a number of users, for example demo:2000")
+        prepare_demo(run.own_store, int(users))
+
+
+def prepare_demo(
+    out: Path, users: int, *, seed: int = 2018, vocabulary: Tokenizer | None = None, tokens: int = DEMO_TOKENS_PER_USER
+) -> PreparationSummary:
+    """The synthetic population as a store: about `users` to train on, and a tenth as many held out.
+
+    People write between three quarters of `tokens` and half more, and are cut to it.
+    """
+    corpus = out.with_name(out.name + ".jsonl")
+    try:
+        write_demo(corpus, users=round(users / 0.9), seed=seed, tokens=(tokens * 3 // 4, tokens * 3 // 2))
+        vocabulary = vocabulary or demo_vocabulary()
+        return prepare([corpus], out, vocabulary, Grouping(tokens_per_user=tokens, test_users=0.1))
+    finally:
+        corpus.unlink(missing_ok=True)
+
+
+def store_folder(recipe: Recipe, run: RunFolder) -> Path:
+    """Where the users of a run are. A release does not say: the name in its recipe is no path of this machine."""
+    if run.is_release:
+        raise SottoError(f"{run.path} is a release, and has no users to measure on; give --corpus or --store")
+    return run.own_store if has_own_store(recipe) else Path(recipe.data.store)
+
+
+def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tuple[Store, Store | None]:
+    """The users to train on, and those held out, if any. Of users on devices only their number is known."""
+    folder = store_folder(recipe, run)
+    if on_devices and not is_federation(folder):
+        raise SottoError(f"{folder} is no federation; make one with `sotto federate init`")
+    if not on_devices and is_federation(folder):
+        raise SottoError(
+            f"{folder} is a federation; train with `sotto federate server`, go on with `sotto federate resume`"
+        )
+    if on_devices:
+        rules.check(rules.device_rules(recipe))
+        roster = Roster.open(folder)
+        return roster.as_store(), roster.held_out_users()
+    rules.check(rules.simulation_rules(recipe))
+    if not folder.exists() and run.recipe_file.exists():
+        raise SottoError(
+            f"the store of this run, {folder}, is not there; put it back: it has what its people were charged"
+        )
+    train, test = Store.open(folder, "train"), Store.open(folder, "test")
+    if recipe.privacy.mode == "private" and not train.people:
+        raise SottoError(
+            f"{folder} was prepared from plain text, and hiding a piece of it protects no person; train with "
+            f"privacy.mode = 'none', or prepare records that name their users"
+        )
+    return with_public_text(recipe, train), test if test.users else None
+
+
+def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
+    """The users of one split of a run's store; of a federation, those its server holds out."""
+    folder = store_folder(recipe, run)
+    if not is_federation(folder):
+        return Store.open(folder, split)
+    held_out = Roster.open(folder).held_out_users() if split == "test" else None
+    if held_out is None:
+        raise SottoError(f"the text of {folder} is on its devices; give --corpus or --store to evaluate on")
+    return held_out
+
+
+def store_is_gone(recipe: Recipe, run: RunFolder) -> bool:
+    return not store_folder(recipe, run).exists()
+
+
+def store_is_kept(recipe: Recipe, run: RunFolder) -> bool:
+    """Does the store that a run was trained on lie at its path, and no other? Where nothing tells, it does not.
+
+    A store that a private run charged says so. Of any other run the ledger has a name of what the store held, which its
+    secrets make.
+    """
+    if store_is_gone(recipe, run):
+        return False
+    if has_own_store(recipe):
+        return True
+    folder, header = store_folder(recipe, run), first_line(run.ledger_file)
+    if recipe.privacy.mode == "private":
+        return bool(StoreLedger(folder / "ledger.jsonl").spent(header["run"]))
+    try:
+        held = Roster.open(folder).as_store().fingerprint if is_federation(folder) else _fingerprint(folder)
+        return header["store"] == Secrets.load_any(run.secrets).blind(held)
+    except SottoError:  # the secrets were erased, or there is no store in its folder
+        return False
+
+
+def _fingerprint(folder: Path) -> str:
+    return _fingerprint_of(folder, pretty(store_facts(folder)))
+
+
+@lru_cache
+def _fingerprint_of(folder: Path, facts: bytes) -> str:
+    """All rows are read, which takes seconds a gigabyte: once for the same facts, which have the hashes of the rows."""
+    del facts
+    return Store.open(folder, check=False).fingerprint
+
+
+def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:
+    """The held-out users of a run's store or federation; None where there are none, or the folder is gone."""
+    if run.is_release or store_is_gone(recipe, run):
+        return None
+    folder = store_folder(recipe, run)
+    test = Roster.open(folder).held_out_users() if is_federation(folder) else Store.open(folder, "test")
+    return test if test is not None and test.users else None
+
+
+def with_public_text(recipe: Recipe, store: Store) -> Store:
+    """The store, with the public text that its users rehearse if the recipe says so."""
+    if recipe.local.public is None:
+        return store
+    return replace(store, public=Store.open(recipe.local.public).as_public())

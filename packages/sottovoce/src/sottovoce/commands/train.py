@@ -1,0 +1,599 @@
+"""Train a recipe into a run's folder, and go on with a run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median_low
+from threading import Lock
+from typing import Unpack
+
+import numpy as np
+
+from sottovoce.build.assembly import weights_of
+from sottovoce.commands.baselines import evaluated_users
+from sottovoce.commands.clock import Clock, Pace
+from sottovoce.commands.forecast import sampled
+from sottovoce.commands.helper import sum_over
+from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
+from sottovoce.commands.live_line import Progress, live_line
+from sottovoce.commands.new_run import (
+    Context,
+    Given,
+    Opened,
+    Stop,
+    begin,
+    check_also,
+    is_for_owner_alone,
+    is_of_public_text,
+    never,
+    open_run,
+    save_state,
+)
+from sottovoce.commands.stores import TURNS_BY_PLACE
+from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.privacy.clipping import joint_norm
+from sottovoce.privacy.sampling import BoundedParticipation
+from sottovoce.reporting.adversaries import FederationFacts
+from sottovoce.reporting.notebook import html_table
+from sottovoce.reporting.statement import (
+    Charges,
+    RunFacts,
+    Statement,
+    VocabularyFacts,
+    make_statement,
+    realised_epsilon,
+)
+from sottovoce.reporting.statement_text import with_prose
+from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.baselines import Baselines
+from sottovoce.runs.card import Card
+from sottovoce.runs.checkpoint import Checkpoint
+from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.lease import Lease
+from sottovoce.runs.payments import Origin, Payments, store_folder, store_ledger
+from sottovoce.runs.record import of_held_out
+from sottovoce.runs.secrets import Secrets
+from sottovoce.training.server import ServerState
+from sottovoce.training.strategy import Work
+from sottovoce.training.types import RoundResult
+from sottovoce.training.variants.central import Central
+from sottovoce_evidence.accounting.matrices import realised_sensitivity, worst_rounds
+from sottovoce_evidence.bases import PUBLIC
+from sottovoce_evidence.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
+from sottovoce_evidence.files import Json, explain_full_disk, to_json_number
+from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """Where a run ended. `ended` is "finished", "stopped" (asked to) or "budget" (another round would pass ε)."""
+
+    path: Path
+    round: int
+    ended: str
+    statement: Statement
+    evaluation: Evaluation | None
+    notes: tuple[str, ...] = ()
+    traffic: dict[str, float] | None = None  # bytes, as the model's card has them
+    baselines: Baselines | None = None
+    epsilon_realised: float | None = None  # for the owner alone: it follows exactly from who takes part
+    rounds_paid: int = 0  # more than `round` where some were paid and have to be done again
+    rounds_asked: int = 0  # by the recipe: more than were planned where the budget is spent before
+
+    def __repr__(self) -> str:
+        measured = f", top-1 {self.evaluation.top1:.2%}" if self.evaluation else ""
+        planned = self.statement.rounds_planned
+        rounds = f"{self.round} of {count_of(planned, 'round')}, {self.ended}"
+        return f"<Run {self.path}: {rounds}, {self.statement.short}{measured}>"
+
+    def _repr_html_(self) -> str:
+        rounds = f"{self.round} of {self.statement.rounds_planned}, {self.ended}"
+        rows = {"rounds": rounds, "privacy": self.statement.short}
+        if self.evaluation:
+            rows["top-1 on held-out users"] = f"{self.evaluation.top1:.2%}"
+            rows["perplexity"] = f"{self.evaluation.perplexity:.4g}"
+        scores = self.baselines.scores if self.baselines else {}
+        rows |= {f"top-1 of {name}": f"{score.top1:.2%}" for name, score in scores.items()}
+        return html_table(f"Run {self.path}", rows)
+
+
+Observer = Callable[[Progress], None]
+_CHECKPOINT_SECONDS = 60.0  # the most work that a crash costs, whatever `run.checkpoint_every` says, and one round
+_MOST_REALISED = 5000  # rounds of a run whose realised participation is measured: more need more than some 600 MB
+
+
+def train(
+    recipe: Recipe | str | Path,
+    out: str | Path,
+    *,
+    observer: Observer | None = None,
+    progress: bool | None = None,
+    stop: Stop = never,
+    **given: Unpack[Given],
+) -> RunResult:
+    """Train what a recipe describes into a new folder.
+
+    Args:
+        recipe: a recipe, the path of one, or the name of a shipped one.
+        out: the folder to make.
+        observer: is called after every round, and once before the first.
+        progress: whether to show the rounds in a live line, on a terminal or in a notebook; by default, if there is no
+            observer.
+        stop: is asked after every round. If it returns True the run stops there and can be resumed.
+        given: what a recipe cannot name.
+            model: a model of your own, in place of the recipe's.
+            objective: an objective of your own, in place of the recipe's.
+            group: the processes that train together. This is the first; the others call `work_as_helper`.
+            also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
+            coordinator: reaches the users on devices; data.store is then the folder of their federation.
+            confirm: is asked with a `Forecast` before anybody is charged. Unless it is True, `Declined` is raised.
+            before_timing: is called before that forecast times this machine, which takes about 20 seconds.
+    """
+    context = Context(**given)
+    with _observed(Path(out).name, observer, progress) as observe:
+        return _train(RunFolder(Path(out)), context, observe, stop, begin(recipe, Path(out), context, stop))
+
+
+def resume(
+    path: str | Path,
+    *,
+    observer: Observer | None = None,
+    progress: bool | None = None,
+    stop: Stop = never,
+    **given: Unpack[Given],
+) -> RunResult:
+    """Go on with a run from its last good checkpoint, to the same end as if it had never stopped.
+
+    Args:
+        path: the folder of the run.
+        observer: as for `train`.
+        progress: as for `train`.
+        stop: as for `train`.
+        given: what was given to `train`.
+    """
+    with _observed(Path(path).name, observer, progress) as observe:
+        return _train(RunFolder.open(path), Context(**given), observe, stop)
+
+
+@contextmanager
+def _observed(name: str, observer: Observer | None, progress: bool | None) -> Iterator[Observer | None]:
+    shown = observer is None if progress is None else progress
+    with live_line(name) if shown else nullcontext() as show:
+        observers = [each for each in (show, observer) if each is not None]
+
+        def observe(one: Progress) -> None:
+            for each in observers:
+                each(one)
+
+        yield observe if observers else None
+
+
+def _train(
+    run: RunFolder, context: Context, observer: Observer | None, stop: Stop, opened: Opened | None = None
+) -> RunResult:
+    command = "sotto federate resume" if context.across_devices else "sotto resume"
+    with run.locked(), explain_full_disk(run.path, f"then go on with `{command} {run.path}`: what was saved is safe"):
+        asked = context.group.stop_requested if context.group else never
+        return Training(run, context, opened).run(observer, lambda: stop() or asked())
+
+
+class Training:
+    """A run in progress: what is on disk, and the state it has reached."""
+
+    def __init__(self, run: RunFolder, context: Context, opened: Opened | None = None):
+        self.run_folder, self.context = run, context
+        recipe = Recipe.of(run)
+        check_also(recipe, context.also_evaluate_on)
+        self.ledger = Ledger.open(run.ledger_file)
+        header = self.ledger.header
+        if header.get("recipe") != recipe.sha256():
+            raise SottoError(f"the recipe of {run.path} was edited after the run began; put it back, or start anew")
+        self.store, self.test, self.assembly, self.pace = opened or open_run(recipe, run, context)
+        self.recipe = self.assembly.recipe
+        self.baselines = Baselines.of(run)
+        self._unseen: list[tuple[Json, Progress]] = []  # rounds that were played and not shown yet
+        self._to_save = False  # is the last round in no checkpoint yet?
+        self._saving = Lock()
+        self._recorded = 0  # the last round in the record
+        secrets = Secrets.load_any(run.secrets)
+        self._check_store_and_code(secrets)
+        self._check_turns(secrets)
+        self.sum_updates = sum_over(context.group, self.assembly, self._save_what_is_done)
+        self.notes: list[str] = list(self.ledger.notes)
+        users, declared = self.store.users, self.recipe.privacy.users
+        self.watch = canary_scorer(run, header, self.assembly, self.store, secrets)
+        if not isinstance(self.assembly.strategy, Central) and not 0.5 < users / declared < 2:
+            self.notes.append(
+                f"note for the owner: the store has {count_of(users, 'user')} to train on, and the recipe "
+                f"declares {declared:,}; cohorts are {users / declared:.2g} times as large as declared"
+            )
+        if self.watch is not None:
+            self.notes += notes_of(self.watch, self.store, declared)
+            self.store = self.watch.inserted
+        saved = self._load_state()
+        self.payments = Payments(
+            ledger=self.ledger,
+            store_ledger=store_ledger(self.store),
+            lease=Lease(run.secrets, store_folder(self.store)),
+            secrets=Secrets.load(run.secrets, saved.round + 1),
+            budget=self.assembly.budget,
+            # What the store was charged for ahead; that another version would allow more changes nothing.
+            planned=int(header.get("planned", self.recipe.run.rounds)),
+            lineage=saved.facts["lineage"],
+            origin=Origin(
+                self.assembly.fingerprint,
+                # Which devices answer in time is never the same again: a round done again is another release.
+                self.assembly.reproducible and not context.across_devices,
+                self.recipe.privacy.secrets == "seeded",
+            ),
+        )
+        self.notes += self.payments.settle(saved.round)
+        self._resumed = "" if opened else self._where_it_goes_on()
+
+    def _where_it_goes_on(self) -> str:
+        """From which round, and which rounds come again at no further cost. It is a line for the owner."""
+        done, private = self.state.round, self.payments.budget.private
+        line = f"{self.run_folder.path} goes on from the checkpoint of round {done}"
+        again = self.payments.paid_again(done) if private else self.ledger.rounds
+        if again == done:
+            return line
+        rounds = f"round {again} is" if again == done + 1 else f"rounds {done + 1} to {again} are"
+        return f"{line}; {rounds} played again{', at no further cost' if private else ''}"
+
+    def _check_store_and_code(self, secrets: Secrets) -> None:
+        """Refuse another store or other code than the run began with: its charges would not hold."""
+        header, run, store = self.ledger.header, self.run_folder.path, self.store.path
+        if header.get("store") != secrets.blind(self.store.fingerprint):
+            raise SottoError(
+                f"{store} is not the store that {run} began on, and its people were never charged; put it back, or "
+                f"start another run"
+            )
+        if header.get("code") != self.assembly.code:
+            raise SottoError(
+                f"{run} was begun with {header.get('code')}, not with {self.assembly.code}; it goes on from Python: "
+                f"sottovoce.resume(run, model=..., objective=...)"
+            )
+
+    def _check_turns(self, secrets: Secrets) -> None:
+        """Refuse to go on where a user's turn could come more often than was charged."""
+        turns, header, run = self.assembly.turns, self.ledger.header, self.run_folder.path
+        if turns is None:
+            return
+        if "turns" not in header:
+            raise SottoError(f"{run} cannot go on: {TURNS_BY_PLACE}")
+        if header["turns"] != secrets.blind(turns):
+            changed = f"the users of {self.store.path} have other names than when {run} began, and so other turns"
+            raise SottoError(f"{changed}; put the store back, or start another run")
+
+    def _load_state(self) -> Checkpoint:
+        run = self.run_folder
+        saved, damaged = checkpoints.latest(run.checkpoints)
+        if saved is None:
+            raise DamagedRun(f"{run.path} has no checkpoint that can be read; start another run")
+        for path in damaged:
+            self.notes.append(f"{path.name} is damaged; going on from round {saved.round}")
+            path.unlink()
+        if self.ledger.rounds < saved.round:
+            raise DamagedRun(
+                f"the ledger of {run.path} has no entry for round {self.ledger.rounds + 1}, but a checkpoint is at "
+                f"round {saved.round}: what was spent cannot be known; start another run"
+            )
+        checkpoints.check_origin(run, self.ledger, saved)
+        self._load_frozen()
+        noise = Secrets.read_noise(run.secrets, saved.round + 1)
+        self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays, noise)
+        if self.watch is not None:
+            self.watch.scores = saved_canary_scores(saved)
+        run.record.keep_up_to(saved.round)
+        self._recorded = max((line["round"] for line in run.record.read()), default=0)
+        self._record(saved.facts.get("record", []))  # where a crash came between the checkpoint and these lines
+        run.diagnostics.keep_up_to(saved.round)
+        return saved
+
+    def _load_frozen(self) -> None:
+        """The frozen part is the one that the run began with, also where a caller gives the model again."""
+        if self.assembly.algorithm.frozen is None:
+            return
+        arrays, file = self.run_folder.load_frozen(), self.run_folder.frozen_file
+        if checkpoints.digest(arrays) != self.ledger.header.get("frozen"):
+            raise DamagedRun(f"{file} is not the frozen part that the run began with; put it back, or start anew")
+        self.assembly = self.assembly.with_frozen(arrays)
+
+    @property
+    def _model(self) -> LanguageModel:
+        return self.assembly.algorithm.model(self.state.params)
+
+    def run(self, observer: Observer | None, stop: Stop) -> RunResult:
+        ended, evaluation = "finished", None
+        last = self._rounds_planned
+        # What cannot be repeated to the bit must be kept: it would be paid for twice, or end the run.
+        kept = self.context.across_devices or not (self._repeatable or self.payments.origin.reproducible)
+        checkpoint_every = 1 if kept else self.recipe.run.checkpoint_every
+        clock = Clock(self.recipe.run, self.state.round, self._pace_so_far(), last)
+        if self.state.round < last:
+            checkpoints.check_room(self.run_folder)
+        if self.state.round >= self.recipe.run.rounds:
+            self.notes.append(f"{self.run_folder.path} is complete: round {last} of {last} was done before")
+        elif observer and self.state.round < last:
+            observer(replace(self._progress(clock), resumed=self._resumed))
+        before = time.perf_counter()
+        saved_at = time.monotonic()
+        try:
+            for state, played in self._rounds():
+                clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
+                self.state = state
+                diagnostics = played.diagnostics()  # waits for the sum; a device may still add the noise
+                seconds = time.perf_counter() - before
+                clock.round_done()
+                due = self._evaluate_if_due()
+                if due:
+                    clock.evaluation_done()
+                evaluation = due or evaluation
+                self.run_folder.diagnostics.append({"round": state.round, **diagnostics, "seconds": seconds})
+                entry, loss = self._describe_round(clip_norms, due), diagnostics.get("loss")
+                progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
+                self._unseen.append((entry, progress))
+                if self._repeatable:
+                    self._record([entry])
+                stopping = stop()
+                overdue = time.monotonic() - saved_at >= _CHECKPOINT_SECONDS
+                saved = stopping or overdue or state.round % checkpoint_every == 0 or state.round == last
+                self._to_save = True
+                if saved:
+                    self._checkpoint()
+                    saved_at = time.monotonic()
+                if saved or self._repeatable:
+                    self._show_unseen(observer)
+                if stopping and state.round < last:
+                    ended = "stopped"
+                    break
+                before = time.perf_counter()
+        except LostProcess:
+            self._save_what_is_done()
+            raise
+        except BudgetExhausted as error:
+            ended = "budget"
+            self.notes.append(str(error))
+            self._checkpoint()
+            self._show_unseen(observer)
+            evaluation = self._evaluate_last() or evaluation
+        statement = self._finish()
+        if evaluation is None:  # a run that had nothing left to do: as its record has it
+            found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
+            evaluation = Evaluation.from_json(found[-1]) if found else None
+        return RunResult(
+            path=self.run_folder.path,
+            round=self.state.round,
+            ended=ended,
+            statement=statement,
+            evaluation=evaluation,
+            notes=tuple(self.notes),
+            traffic=self._traffic(),
+            baselines=self.baselines,
+            epsilon_realised=self._realised(statement),
+            rounds_paid=self.ledger.rounds,
+            rounds_asked=self.recipe.run.rounds,
+        )
+
+    @property
+    def _rounds_planned(self) -> int:
+        return min(self.recipe.run.rounds, self.payments.planned)
+
+    def _pace_so_far(self) -> Pace:
+        """As it was measured for a new run; of a run that goes on, by the rounds that it has done."""
+        seconds = [line["seconds"] for line in self.run_folder.diagnostics.read() if "seconds" in line]
+        return replace(self.pace, round=median_low(seconds)) if seconds and self.pace.round is None else self.pace
+
+    def _rounds(self) -> Iterator[tuple[ServerState, RoundResult]]:
+        if self.context.coordinator is not None:
+            return self.context.coordinator.rounds(self.assembly, self.payments.run, self.state, self.payments)
+        return self.assembly.rounds(self.state, self.payments, Work(self.store, self.sum_updates, self.watch))
+
+    def _evaluate_if_due(self) -> Evaluation | None:
+        done, settings = self.state.round, self.recipe.run
+        if not evaluated_users(self.recipe, self.test):
+            return None
+        if done % settings.evaluate_every and done != self._rounds_planned and self.payments.goes_on(done):
+            return None
+        return self._evaluate()
+
+    def _evaluate_last(self) -> Evaluation | None:
+        """Of a run that ends here, where its last round was not known to be the last: its line gets the evaluation."""
+        record = self.run_folder.record
+        line = next((line for line in record.read() if line["round"] == self.state.round), None)
+        if line is None or "evaluation" in line or not evaluated_users(self.recipe, self.test):
+            return None
+        evaluation = self._evaluate()
+        record.replace({**line, **self._measured(evaluation)})
+        return evaluation
+
+    def _evaluate(self) -> Evaluation:
+        assert self.test is not None
+        return evaluate(self._model, self.test, evaluated_users(self.recipe, self.test))
+
+    def _measured(self, evaluation: Evaluation) -> Json:
+        """What the record says of an evaluation."""
+        measured: Json = {"evaluation": of_held_out(evaluation.to_json())}
+        if self.context.also_evaluate_on is not None:
+            measured["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
+        return measured
+
+    @property
+    def _repeatable(self) -> bool:
+        """May a round be done again? If not, nothing of it is seen before the checkpoint that holds it is on disk."""
+        mechanism = self.assembly.algorithm.mechanism
+        return mechanism.repeatable or not mechanism.is_private
+
+    def _record(self, entries: Iterable[Json]) -> None:
+        """Write the rounds that are not in the record yet."""
+        for entry in entries:
+            if entry["round"] > self._recorded:
+                self.run_folder.record.append(entry)
+                self._recorded = entry["round"]
+
+    def _show_unseen(self, observer: Observer | None) -> None:
+        self._record(entry for entry, _ in self._unseen)
+        for _, progress in self._unseen:
+            if observer:
+                observer(progress)
+        self._unseen.clear()
+
+    def _describe_round(self, clip_norms: np.ndarray, evaluation: Evaluation | None) -> Json:
+        """What the record says of a round."""
+        entry: Json = {
+            "round": self.state.round,
+            "epsilon": to_json_number(self.payments.epsilon(self.state.round)),
+            "delta": self.recipe.privacy.delta,
+            "clip_norm": to_json_number(joint_norm(clip_norms)),
+            "noise_std": self.assembly.algorithm.mechanism.noise_std(self.state.round, clip_norms)[0],
+        }
+        if evaluation:
+            entry |= self._measured(evaluation)
+        return entry
+
+    def _progress(
+        self,
+        clock: Clock,
+        users: int = 0,
+        seconds: float = 0.0,
+        evaluation: Evaluation | None = None,
+        loss: float | None = None,
+    ) -> Progress:
+        return Progress(
+            round=self.state.round,
+            rounds=self._rounds_planned,
+            epsilon=self.payments.epsilon(self.state.round),
+            budget=self.recipe.privacy.epsilon if self.recipe.privacy.mode == "private" else None,
+            users=users,
+            seconds=seconds,
+            evaluation=evaluation,
+            loss=loss,
+            seconds_left=clock.seconds_left,
+            baselines=self.baselines,
+            sampled=sampled(self.assembly),
+        )
+
+    def _checkpoint(self) -> None:
+        self.run_folder.record.sync()
+        self.run_folder.diagnostics.sync()
+        scores = None if self.watch is None else self.watch.scores
+        payments = self.payments
+        facts: Json = {"lineage": payments.lineage}
+        if self._unseen and not self._repeatable:
+            facts["record"] = [entry for entry, _ in self._unseen]
+        payments.secrets = save_state(self.run_folder, self.state, payments.secrets, facts, scores)
+        self._to_save = False
+
+    def _save_what_is_done(self) -> None:
+        """When another process is lost, in a sum: that round was not paid for yet, and those before it are kept.
+
+        Both the thread that sums and the one that watches the others may notice it. One of them saves.
+        """
+        with self._saving:
+            if self._to_save:
+                self._checkpoint()
+
+    def _finish(self) -> Statement:
+        """Write the model, its card and the statement."""
+        payments, assembly, vocabulary = self.payments, self.assembly, self.store.vocabulary
+        extra, again = payments.extra(), self.ledger.repeated()
+        # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
+        budget = assembly.budget.counting(extra)
+        allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
+        header, mechanism = self.ledger.header, assembly.algorithm.mechanism
+        start = header.get("start")
+        private = is_for_owner_alone(assembly, self.store, start)
+        files = self.run_folder.save_model(weights_of(self._model), vocabulary, private=private)
+        charges = Charges(
+            planned=mechanism.events(allowed),
+            done=self.ledger.spent(),
+            repeated=again,
+            elsewhere=extra,
+            vocabulary=assembly.before,
+            store=payments.store_ledger.spent() if budget.private else [],
+            to_store=payments.charged_to_store(),
+        )
+        about = RunFacts(
+            run=payments.run,
+            rounds_planned=payments.planned,
+            rounds_done=self.state.round,
+            vocabulary=VocabularyFacts.of(
+                vocabulary.fingerprint, self.store.vocabulary_source, vocabulary.kind, vocabulary.contexts
+            ),
+            start=start,
+            canaries=header.get("canaries"),
+            federation=self._federation_facts(),
+            practice=self.store.practice,
+            not_covered=self.store.not_covered,
+            files=files,
+        )
+        statement = make_statement(self.recipe, mechanism, assembly.accountant, charges, about)
+        card = Card(
+            code=assembly.code,
+            own_model=assembly.own_model,
+            kind=None if self.context.model is not None else self.recipe.model.kind,
+            trained_on=PUBLIC if is_of_public_text(self.store, start) else "people",
+            parameters=parameter_count(self._model),
+            trained_parameters=parameter_count(self.state.params),
+            adapter=assembly.adapter,
+            frozen=header.get("frozen"),
+            vocabulary=vocabulary.size,
+            rounds=self.state.round,
+            bytes=self._traffic(),
+        )
+        self.run_folder.save_statement(with_prose(statement), card.to_json())
+        return statement
+
+    def _federation_facts(self) -> FederationFacts | None:
+        """How devices were asked, and who made their keys; None in a simulation."""
+        if self.context.coordinator is None:
+            return None
+        declared, listed = self.recipe.federation, self.context.coordinator.roster.listed
+        return FederationFacts(
+            devices=len(listed.devices),
+            aggregation=declared.aggregation,
+            survivors=declared.survivors,
+            colluding=declared.colluding,
+            noise=declared.noise,
+            keys_made_by_server=len(listed.made_by_server),
+        )
+
+    def _realised(self, statement: Statement) -> float | None:
+        """ε of the rounds that users joined, where it is known which: written for the owner alone."""
+        found = realised_epsilon(statement, self._realised_sensitivity(), self.assembly.accountant)
+        if found is not None:
+            self.run_folder.save_participation(
+                {
+                    "epsilon_realised": to_json_number(found),
+                    "delta": statement.delta,
+                    "note": "for the owner only: it follows exactly from who takes part, and no noise covers it",
+                }
+            )
+        return found
+
+    def _realised_sensitivity(self) -> float | None:
+        """The largest of any user for the rounds that they joined, where noise is correlated and the rounds are known.
+
+        Rounds that were charged count, whether or not they are in the model.
+        """
+        mechanism, rounds = self.assembly.algorithm.mechanism, max(self.state.round, self.ledger.rounds)
+        if mechanism.participation is None or not 0 < rounds <= _MOST_REALISED:
+            return None
+        coordinator, sampler = self.context.coordinator, mechanism.sampler
+        if coordinator is not None:
+            patterns = coordinator.patterns(self.assembly, self.payments.run)
+        else:
+            assert isinstance(sampler, BoundedParticipation)
+            chunks = sampler.in_chunks(self.store.names, rounds)
+            patterns = [worst_rounds(mechanism.matrix, joined, rounds) for _, joined in chunks]
+        return None if patterns is None else realised_sensitivity(mechanism.matrix, patterns, rounds)
+
+    def _traffic(self) -> dict[str, float] | None:
+        """None for real devices: the model goes to all that are connected, drawn or not."""
+        return None if self.context.across_devices else self.assembly.traffic(self.store, self.state.round)

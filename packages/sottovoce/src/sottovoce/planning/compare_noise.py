@@ -1,0 +1,69 @@
+"""Every kind of noise at the ε of a plan: how far it moves the sums over all rounds so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sottovoce.planning.plan import Plan
+from sottovoce.planning.strategy import NoiseChoice
+from sottovoce.privacy.sampling import build_sampler
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.events import CorrelatedGaussian
+from sottovoce_evidence.accounting.matrices import MATRICES, Identity, Participation, StrategyMatrix
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import Facts
+
+
+@dataclass(frozen=True)
+class Compared(Facts):
+    """One kind of noise at the ε of a plan, for one user added or removed."""
+
+    noise: str
+    sampling: str
+    noise_over_clip: float | None  # None: it could not be found
+    prefix_error: float | None
+    buffers: int
+    missing: str = ""
+
+
+def compare_noise(plan: Plan) -> list[Compared]:
+    """Every kind of noise at the same ε for one user added or removed, and Poisson sampling with as many user updates.
+
+    Args:
+        plan: one in which users join in turn or with a least separation.
+    """
+    joining = plan.joining
+    if joining is None:
+        raise SottoError("noise is compared where users join in turn or with a least separation")
+    # All are one Gaussian over the run, whatever the matrix: the same ε is the same noise over the run's sensitivity.
+    z = plan.noise_multiplier
+    if plan.noise == Identity.kind:
+        z /= Identity().sensitivity(joining)
+    chosen = NoiseChoice(plan.sampling, noise=plan.noise, bands=plan.bands, buffers=plan.buffers)
+    found = []
+    for kind in MATRICES:
+        own = chosen if kind == plan.noise else NoiseChoice(plan.sampling, noise=kind)
+        found.append(_row(kind, plan.sampling, lambda own=own: own.matrix(joining), z, joining))
+    return [*found, _poisson(plan, z, joining)]
+
+
+def _row(kind: str, sampling: str, search: Callable[[], StrategyMatrix], z: float, joining: Participation) -> Compared:
+    try:
+        matrix = search()
+        scale = z * matrix.sensitivity(joining)
+    except SottoError as error:
+        return Compared(kind, sampling, None, None, 0, str(error))
+    rounds = joining.rounds
+    return Compared(kind, sampling, scale, scale * matrix.prefix_error(rounds), matrix.buffers(rounds))
+
+
+def _poisson(plan: Plan, z: float, joining: Participation) -> Compared:
+    run = CorrelatedGaussian(z, Identity(), joining)
+    sampler = build_sampler("poisson", cohort=plan.cohort, users=plan.users)
+    try:
+        epsilon = accounting.epsilon([(run, 1)], plan.delta)
+        own = accounting.calibrate(sampler.events([(1.0, plan.rounds)]), epsilon, plan.delta)
+    except SottoError as error:
+        return Compared(Identity.kind, "poisson", None, None, 0, str(error))
+    return Compared(Identity.kind, "poisson", own, own * Identity().prefix_error(plan.rounds), 0)

@@ -1,0 +1,305 @@
+"""Before paying: what a training would cost in privacy, noise, devices and hours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sottovoce.data.census import few_users
+from sottovoce.planning.strategy import NoiseChoice, figures_of
+from sottovoce.planning.trained import BYTES_PER_PARAMETER, Sizes, TrainedPart, compare_parts
+from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.composition import MOST_ROUNDS
+from sottovoce_evidence.accounting.events import CorrelatedGaussian
+from sottovoce_evidence.accounting.matrices import Identity, Participation
+from sottovoce_evidence.errors import SettingError, count_of, plain_number
+from sottovoce_evidence.files import Facts, Json
+from sottovoce_evidence.recipe import Privacy
+
+CURVE_POINTS = 50
+WELL_BELOW = 0.1  # δ times users: a larger one is warned of, from 1 on it is refused
+
+
+@dataclass(frozen=True)
+class Plan(Facts):
+    """A training that has not been run: its ε is a projection. What was not asked for is None."""
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    user_rate: float
+    users: int
+    cohort: int
+    rounds: int
+    accountant: str
+    sampling: str
+    relation: str
+    epsilons: list[dict[str, float]]  # at every δ that was asked for, `delta` first
+    epsilon_replaced: float | None  # when one user is replaced, which compares plans of any sampling
+    curve: list[dict[str, float]]
+    device_rounds_expected: float  # in which one device takes part, on average
+    device_rounds_most: int  # at most: what is charged where users come in turn
+    user_updates: int  # computed by all users together; where examples are sampled: gradients of examples
+    noise_over_clip: float  # noise of one round over S; where it is correlated: before it is correlated
+    prefix_error: float  # root mean square error of the sums over rounds 1 to t, over S
+    noise: str = Identity.kind
+    min_separation: int | None = None  # of the rounds of one user
+    participations: int | None = None  # rounds that one user joins at most, where that is bounded
+    sensitivity: float | None = None  # of one user over the run, in units of S, where noise is correlated
+    rho: float | None = None  # of zero-concentrated differential privacy, one user added or removed
+    epsilon_zcdp: float | None = None  # by ρ alone, which is not tight
+    strategy: Json | None = None  # the strategy matrix
+    bands: int | None = None
+    buffers: int | None = None
+    noise_bytes: int | None = None  # of noise that the server keeps from round to round
+    noise_std: float | None = None  # σ on each coordinate of the average update, with the fixed denominator qW
+    signal_to_noise: float | None = None  # an average update as long as the clip norm, over the length of the noise
+    bytes_per_device: int | None = None  # that a device sends in a round it takes part in
+    trained: list[TrainedPart] | None = None  # all of the model, and the part that is trained
+    hours: float | None = None
+    examples_per_user: int | None = None  # at most, where examples are sampled: `cohort` counts them
+    example_rate: float | None = None
+    examples: float | None = None  # with text, in a round on average: the rate times the declared number of examples
+    charges: list[Json] = field(default_factory=list)  # the events of one run, and how often each is charged
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def spent(self) -> accounting.Spent:
+        """What one run is charged."""
+        return [(accounting.event_from_json(one["event"]), one["count"]) for one in self.charges]
+
+    def __repr__(self) -> str:
+        size = f"{self.cohort:,} of {self.users:,} users a round, {count_of(self.rounds, 'round')}"
+        cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
+        return f"<Plan: {cost}, noise multiplier {self.noise_multiplier:g}, {size}>"
+
+    @property
+    def joining(self) -> Participation | None:
+        """Which rounds one user may join, where that is bounded."""
+        if self.min_separation is None or self.participations is None:
+            return None
+        return Participation(self.rounds, self.min_separation, self.participations, self.sampling == "in_turn")
+
+    def to_json(self) -> Json:
+        return {**super().to_json(), "accountant_name": accounting.accountant_name(self.accountant)}
+
+
+def make_plan(
+    *,
+    users: int,
+    cohort: int,
+    rounds: int,
+    delta: float,
+    more_deltas: Sequence[float] = (),
+    noise_multiplier: float | None = None,
+    epsilon: float | None = None,
+    accountant: str | None = None,
+    sampling: str = "poisson",
+    min_separation: int | None = None,
+    participations: int | None = None,
+    noise: str = Identity.kind,
+    bands: int | None = None,
+    buffers: int | None = None,
+    clip_norm: float | None = None,
+    parameters: int | None = None,
+    trained_parameters: int | None = None,
+    users_per_second: float | None = None,
+    total_weight: float | None = None,
+    examples_per_user: int | None = None,
+) -> Plan:
+    """The plan for a noise multiplier, or for the smallest one that keeps ε within a budget: give one of the two.
+
+    The budget holds at `delta`; the plan also has ε at each of `more_deltas`.
+
+    Args:
+        users: how many there are, as it is declared.
+        cohort: users a round, on average.
+        rounds: of the whole training.
+        delta: the chance that the guarantee fails; well below 1/users.
+        more_deltas: others to show ε at.
+        noise_multiplier: z, the noise over the sensitivity: of one round, or of the run where noise is correlated.
+        epsilon: the budget to choose the noise multiplier for.
+        accountant: "pld", "rdp" or "moments"; by default the tightest for this sampling.
+        sampling: "poisson", "fixed", "in_turn" or "min_separation".
+        min_separation: rounds from one that a user joins to the next at least, for "min_separation".
+        participations: rounds that a user joins at most, for "min_separation"; by default as many as fit.
+        noise: "independent", or correlated by "tree", "banded" or "blt".
+        bands: of "banded"; by default the separation, and not more than 64.
+        buffers: of "blt", at most; 4 by default.
+        clip_norm: S; with it, the plan has σ.
+        parameters: of the model; with them, what a device sends.
+        trained_parameters: of an adapter beside them, where they are frozen.
+        users_per_second: the rate of a machine; with it, hours.
+        total_weight: W, for σ; the number of users by default, or of all their examples.
+        examples_per_user: G: plan to sample examples ("els"), at most so many of a user; `cohort` counts them.
+    """
+    if (noise_multiplier is None) == (epsilon is None):
+        given = "both are given" if epsilon is not None else "neither is given"
+        text = "give either {noise_multiplier.name} or {epsilon.name}, the budget it is chosen for; {}"
+        raise SettingError(text, given, noise_multiplier=noise_multiplier, epsilon=epsilon)
+    places = users * (1 if examples_per_user is None else examples_per_user)
+    if examples_per_user is not None and examples_per_user < 1:
+        raise SettingError("{examples_per_user} must be 1 or more", examples_per_user=examples_per_user)
+    check_numbers(places, cohort, rounds)
+    for name, value in (
+        ("clip_norm", clip_norm),
+        ("parameters", parameters),
+        ("trained_parameters", trained_parameters),
+        ("users_per_second", users_per_second),
+        ("total_weight", total_weight),
+    ):
+        if value is not None and not 0 < value < 1e300:  # a whole number may be too large to be any other
+            text = f"{{{name}}} must be a positive number; leave it out if it is not known"
+            raise SettingError(text, **{name: value})
+
+    accountant = accountant or accounting.DEFAULT_ACCOUNTANT
+    choice = NoiseChoice(sampling, min_separation, participations, noise, bands, buffers)
+    choice.check(users, cohort, rounds)
+    if examples_per_user is None:
+        sampler = build_sampler(sampling, cohort=cohort, users=users, participation=choice.participation(rounds))
+    else:
+        if sampling != "poisson":
+            raise SettingError("{sampling!r} draws users; examples are drawn by 'poisson'", sampling=sampling)
+        sampling, sampler = "examples", Examples(cohort / places, examples_per_user)
+    joining = sampler.participation(rounds)
+    correlated = None if joining is None or noise == Identity.kind else choice.matrix(joining)
+
+    def charges(z: float) -> accounting.Spent:
+        if joining is None or correlated is None:
+            return sampler.events([(z, rounds)])
+        return [(CorrelatedGaussian(z, correlated, joining), 1)]
+
+    relation = charges(1.0)[0][0].relation
+    accounting.check(accountant, relation)
+    accounting.check_events(accountant, [event for event, _ in charges(1.0)])
+    if noise_multiplier is None:
+        assert epsilon is not None
+        noise_multiplier = accounting.calibrate(charges(1.0), epsilon, delta, accountant)
+    spent = charges(noise_multiplier)
+    event = spent[0][0]
+    run = event if isinstance(event, CorrelatedGaussian) else None
+    scale = noise_multiplier * (run.sensitivity if run else 1.0)
+    prefix_error = scale * (correlated or Identity()).prefix_error(rounds)
+    curve = accounting.epsilon_curve(spent, delta, accountant)
+    total = curve(curve.known_rounds[-1])
+    others = accounting.epsilons(spent, more_deltas, accountant)
+    replaced = None  # the moments accountant has none
+    if accountant != "moments":
+        replaced = accounting.epsilon(spent, delta, accountant, replaced=True)
+    std = signal = parts = None
+    if trained_parameters is not None and parameters is None:
+        text = "{trained_parameters} of how many? Give {parameters.name} too, of the whole model"
+        raise SettingError(text, trained_parameters=trained_parameters, parameters=parameters)
+    whole, parameters = parameters, parameters if trained_parameters is None else trained_parameters
+    if clip_norm is not None:
+        declared = Privacy(
+            users=users,
+            total_weight=total_weight or 0.0,
+            clip_norm=clip_norm,
+            examples_per_user=examples_per_user or 0,
+        )
+        std = noise_std(declared, cohort, scale)
+        if parameters is not None:
+            # Correlated noise counts as independent noise that has the same error of prefix sums.
+            alike = noise_std(declared, cohort, prefix_error / Identity().prefix_error(rounds))
+            signal = clip_norm / (alike * math.sqrt(parameters)) if alike else math.inf
+    if whole is not None and trained_parameters is not None:
+        parts = compare_parts(Sizes(whole, trained_parameters, whole), std, clip_norm)
+    return Plan(
+        epsilon=total,
+        delta=delta,
+        noise_multiplier=noise_multiplier,
+        user_rate=cohort / users if examples_per_user is None else sampler.user_rate,
+        users=users,
+        cohort=cohort,
+        rounds=rounds,
+        accountant=accountant,
+        sampling=sampling,
+        relation=relation,
+        epsilons=[{"delta": delta, "epsilon": total}]
+        + [{"delta": at, "epsilon": value} for at, value in zip(more_deltas, others, strict=True)],
+        epsilon_replaced=replaced,
+        curve=[{"round": t, "epsilon": value} for t, value in _thin(_by_round(curve, sampler, rounds))],
+        device_rounds_expected=rounds * (cohort / users if examples_per_user is None else sampler.user_rate),
+        device_rounds_most=sampler.participations(rounds),
+        user_updates=rounds * cohort,
+        noise_over_clip=scale,
+        prefix_error=prefix_error,
+        noise=noise,
+        min_separation=None if joining is None else joining.min_separation,
+        participations=None if joining is None else joining.most,
+        bands=bands,
+        buffers=buffers,
+        **({} if run is None else figures_of(run, delta, parameters)),
+        noise_std=std,
+        signal_to_noise=signal,
+        bytes_per_device=None if parameters is None else BYTES_PER_PARAMETER * parameters,
+        trained=parts,
+        hours=None if users_per_second is None else rounds * cohort / users_per_second / 3600,
+        examples_per_user=examples_per_user,
+        example_rate=None if examples_per_user is None else cohort / places,
+        examples=None if examples_per_user is None else cohort / places * (total_weight or places),
+        charges=[{"event": each.to_json(), "count": count} for each, count in spent],
+        warnings=privacy_warnings(users, delta, total, signal),
+    )
+
+
+def noise_std(privacy: Privacy, cohort: float, noise_multiplier: float) -> float:
+    """σ on every coordinate of the average update, as the mechanism of a run with these constants has it."""
+    rate, total = cohort / privacy.places, privacy.declared_weight
+    weights = {"expected_weight": rate * total, "least_weight": rate * (privacy.min_weight or total)}
+    return noise_multiplier * ESTIMATORS.build(privacy.estimator, **weights).sensitivity(privacy.clip_norm)
+
+
+def _by_round(curve: accounting.Curve, sampler: Sampler, rounds: int) -> list[tuple[int, float]]:
+    """ε by round, from ε by charge: it rises in the rounds that are charged."""
+    points = [(sampler.round_of_charge(charge), value) for charge, value in curve.points]
+    last, total = points[-1]
+    return points if last == rounds else [*points, (rounds, total)]
+
+
+def check_numbers(users: int, cohort: int, rounds: int) -> None:
+    for name, value in {"users": users, "cohort": cohort, "rounds": rounds}.items():
+        if not 1 <= value <= MOST_ROUNDS or value != int(value):
+            shown = value if abs(value) <= MOST_ROUNDS else "so large a number"
+            raise SettingError(f"{{{name}}} must be a whole number from 1 to {MOST_ROUNDS:g}", **{name: shown})
+    if cohort > users:
+        text = "{cohort} must be at most {users}, as many of them join a round; lower the cohort, or declare more users"
+        raise SettingError(text, cohort=cohort, users=users)
+
+
+def privacy_warnings(users: int, delta: float, epsilon: float, signal: float | None = None) -> list[str]:
+    """What is wrong with a plan that can be computed all the same; `users` are declared."""
+    found = few_users(users)
+    small = plain_number(10.0 ** math.floor(math.log10(WELL_BELOW / users)))
+    if delta >= 1 / users:
+        found.append(
+            f"delta={plain_number(delta)} is not below 1/users = {1 / users:.2g}: it would allow giving away a whole "
+            f"user; take {small} or less"
+        )
+    elif delta * users > WELL_BELOW * (1 + 1e-9):
+        found.append(
+            f"delta={plain_number(delta)} is below 1/users = {1 / users:.2g}, but not well below it: δ bounds the "
+            f"chance that the guarantee fails; take {small} or less"
+        )
+    if epsilon > 20:
+        shown = accounting.rounded_up(epsilon)
+        found.append(f"epsilon={shown} promises next to nothing: more users, or more noise, would help")
+    if signal is not None and signal < 0.1:
+        noise = f"the noise is {1 / signal:.0f} times as long as an average update"
+        found.append(f"{noise}: expect little learning; a larger cohort (of more users) helps in proportion")
+    return found
+
+
+def _thin(points: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """About `CURVE_POINTS` of them, even on a logarithmic axis, the first and the last among them."""
+    if len(points) <= CURVE_POINTS:
+        return points
+    last, kept = points[-1], []
+    for index in range(CURVE_POINTS):
+        wanted = last[0] ** (index / (CURVE_POINTS - 1))
+        kept.append(next(point for point in points if point[0] >= wanted - 1e-6 or point is last))
+    return list(dict.fromkeys(kept))

@@ -1,0 +1,170 @@
+"""Noise that is correlated over rounds, in whole steps of a public grid: w = C⁻¹ m for a strategy matrix C.
+
+m has independent rounded Gaussians (`noise.py`), w is added to the estimates. All numbers here are whole: float64 holds
+them exactly, products are rounded one by one, and sums of whole numbers have no order. So w follows from m to the bit,
+on every machine.
+
+Why what is released is a Gaussian mechanism (docs/explanation/guarantees.md has the proof): given the rounds before, a
+round releases round(μ + g) with exact Gaussian g, where μ follows from the data and from what was released. One user
+moves all μ of a run together by at most the sensitivity of C, and by `rounding` steps in each coordinate of each round.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
+
+# A standard deviation of m has 2^41 to 2^42 steps: float64 then holds 2^11 standard deviations, and what rounding adds
+# to the sensitivity is less than a millionth of it for a million parameters and 500 rounds.
+_STD_BITS = 42
+MOST_STD = 2.0**_STD_BITS  # in steps of the sum
+
+
+def finer(std: float) -> int:
+    """By how many bits the steps of the noise are finer than those of the sum, where it has this many of the latter."""
+    return max(0, _STD_BITS - (int(std).bit_length() if std >= 1 else 1))
+
+
+class NoiseStream(ABC):
+    """What noise remembers of the rounds before, and how the next round's noise follows from it."""
+
+    kind: ClassVar[str]  # of the strategy matrix
+
+    @property
+    @abstractmethod
+    def rounding(self) -> float:
+        """By how many steps rounding moves one coordinate of a round's mean, at most, between two populations."""
+
+    @abstractmethod
+    def buffers(self) -> int:
+        """How many vectors are remembered."""
+
+    def init(self, size: int) -> Float[Array, "buffers size"]:
+        """Before the first round."""
+        with jax.enable_x64(True):
+            return jnp.zeros((self.buffers(), size), jnp.float64)
+
+    def draws(self, round_number: int) -> int:
+        """How many vectors of m a round takes."""
+        return 1
+
+    @abstractmethod
+    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
+        """The noise of a round, in steps, and what is remembered after it. Call it with 64-bit numbers enabled."""
+
+
+@dataclass(frozen=True)
+class BltStream(NoiseStream):
+    """w_t = m_t - Σ a_i s_i, then s_i ← λ_i s_i + w_t."""
+
+    kind = Blt.kind
+    matrix: Blt
+    rounds: int
+
+    @property
+    def rounding(self) -> float:
+        # A product of whole numbers below 2^53 is off by 1 at most. In a buffer such errors decay like the buffer.
+        pairs = zip(self.matrix.scales, self.matrix.decays, strict=True)
+        lasting = [(scale, min(self.rounds, 1 / (1 - decay)) if decay < 1 else self.rounds) for scale, decay in pairs]
+        return 2 * sum(1 + scale * lasts for scale, lasts in lasting)
+
+    def buffers(self) -> int:
+        return len(self.matrix.scales)
+
+    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
+        return _next_blt(state, drawn[0], jnp.asarray(self.matrix.scales), jnp.asarray(self.matrix.decays))
+
+
+@jax.jit
+def _next_blt(state: Any, drawn: Any, scales: Any, decays: Any) -> tuple[Any, Any]:
+    noise = drawn - jnp.sum(jnp.rint(scales[:, None] * state), axis=0)
+    return noise, jnp.rint(decays[:, None] * state) + noise
+
+
+@dataclass(frozen=True)
+class BandedStream(NoiseStream):
+    """w_t = m_t - Σ_j c_j w_{t-j}, from the noise of the last rounds."""
+
+    kind = Banded.kind
+    matrix: Banded
+    rounds: int
+
+    @property
+    def rounding(self) -> float:
+        return 2.0 * self.buffers()
+
+    def buffers(self) -> int:
+        return len(self.matrix.bands) - 1
+
+    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
+        return _next_banded(state, drawn[0], jnp.asarray(self.matrix.bands[1:]))
+
+
+@jax.jit
+def _next_banded(state: Any, drawn: Any, coefficients: Any) -> tuple[Any, Any]:
+    noise = drawn - jnp.sum(jnp.rint(coefficients[:, None] * state), axis=0)
+    return noise, jnp.concatenate([noise[None], state[:-1]])[: len(state)]
+
+
+@dataclass(frozen=True)
+class TreeStream(NoiseStream):
+    """Noise of prefix sums from the nodes of a binary tree, refined from below (Honaker 2015): w_t = N_t - N_{t-1}.
+
+    Buffer l has the refined noise of the last node of 2^l rounds that waits for its right neighbour.
+    """
+
+    kind = Tree.kind
+    matrix: Tree
+    rounds: int
+
+    @property
+    def rounding(self) -> float:
+        return 0.0  # both sides of a difference hold the same sum of data, which cancels before anything is rounded
+
+    def buffers(self) -> int:
+        return self.rounds.bit_length()
+
+    def draws(self, round_number: int) -> int:
+        """One for each node that this round completes."""
+        return _completed(round_number)
+
+    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
+        node, variance, before = drawn[0], 1.0, jnp.zeros_like(drawn[0])
+        for level in range(_completed(round_number) - 1):
+            left, variance = state[level], 1 / (1 + 1 / (2 * variance))
+            node, before = _merge(node, left, drawn[level + 1], variance, before)
+        level = _completed(round_number) - 1
+        return node - before, _put(state, node, level)
+
+
+@jax.jit
+def _merge(right: Any, left: Any, drawn: Any, variance: Any, before: Any) -> tuple[Any, Any]:
+    """The node above two, refined by their sum."""
+    children = left + right
+    return children + jnp.rint(variance * (drawn - children)), before + left
+
+
+@partial(jax.jit, static_argnums=2)
+def _put(state: Any, node: Any, level: int) -> Any:
+    return state.at[:level].set(0.0).at[level].set(node)
+
+
+def _completed(round_number: int) -> int:
+    """How many nodes of the tree end with this round: one more than the number of zeros at the end of its bits."""
+    return (round_number & -round_number).bit_length()
+
+
+STREAMS: dict[str, type[Any]] = {stream.kind: stream for stream in (BltStream, BandedStream, TreeStream)}
+
+
+def stream_of(matrix: StrategyMatrix, rounds: int) -> NoiseStream | None:
+    """The stream of a strategy matrix; None where the noise of rounds is independent."""
+    return STREAMS[matrix.kind](matrix, rounds) if matrix.kind in STREAMS else None

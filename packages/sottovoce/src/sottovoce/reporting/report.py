@@ -1,0 +1,510 @@
+"""A run's evidence on one page that opens anywhere: no scripts, nothing fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from sottovoce.audit.results import Audits
+from sottovoce.reporting.draw.curves import Figure, Level, Line
+from sottovoce.reporting.draw.lanes import draw_number_line
+from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
+from sottovoce.reporting.findings import Finding, findings, lanes_of, public
+from sottovoce.reporting.meaning import meaning_of
+from sottovoce.reporting.pages import Bar, Drawing, render_page
+from sottovoce.reporting.statement import Statement
+from sottovoce.reporting.statement_text import (
+    PRACTICE,
+    bytes_text,
+    epsilon_against,
+    epsilon_text,
+    finite,
+    format_value,
+    other_relation,
+    pairs,
+    paragraphs,
+    percent,
+    plain,
+)
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.record import coarse_count
+from sottovoce_evidence.errors import count_of, plural
+from sottovoce_evidence.files import Json
+
+_MEASURES = (
+    ("top1", "Top-1", "the likeliest token is the right one"),
+    ("top3", "Top-3", "the right one is among three"),
+    ("top5", "Top-5", "the right one is among five"),
+    ("top1_words", "Top-1 over words", "without punctuation and ends of text"),
+    ("bits_per_byte", "Bits per byte", "lower is better; can be compared whatever the tokens are"),
+    ("perplexity", "Perplexity", "lower is better; per token"),
+    ("perplexity_in_vocabulary", "Perplexity, in vocabulary", "over targets that are in the vocabulary"),
+    ("oov_rate", "Out of vocabulary", "share of targets that no model with this vocabulary can get right"),
+)
+_SHARES = {"top1", "top3", "top5", "top1_words", "oov_rate"}
+
+Lines = list[Json]  # of record.jsonl or diagnostics.jsonl
+Points = list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class OtherRun:
+    """A run to compare with."""
+
+    name: str
+    record: Lines
+    same_tokens: bool = True  # as this run: else figures per token cannot be compared
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a report shows. With `diagnostics` it is internal; without, of `findings` only what may be published."""
+
+    name: str
+    recipe: dict[str, Json]
+    statement: Statement
+    record: Lines
+    suggestions: list[tuple[str, list[tuple[str, float]]]]  # public prompt -> likely next words
+    baselines: Baselines | None = None  # None for runs of an earlier version
+    diagnostics: Lines | None = None  # exact figures of private data; given only for an internal report
+    findings: tuple[Finding, ...] = ()  # what is proved and what audits found
+    costs: Json | None = None  # accuracy by band and by group, with that of `other`
+    traffic: dict[str, float] | None = None  # bytes, as the model's card has them
+    other: OtherRun | None = None
+    date: str = ""  # when the page is written
+    exact: bool = True  # may exact figures of held-out users be shown? If not, the record has none
+
+    @property
+    def other_record(self) -> Lines:
+        return self.other.record if self.other else []
+
+    @property
+    def other_tokens(self) -> bool:
+        """Has the other run another tokenizer? Then no measure per token compares the two."""
+        return self.other is not None and not self.other.same_tokens
+
+    @property
+    def not_evaluated(self) -> str:
+        """Why there is no curve of evaluations."""
+        if self.exact:
+            return "No evaluation was made in this run."
+        why = "they paid for a private accuracy, or the store that would tell is gone"
+        return f"No exact figure of held-out users is shown: {why}."
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Those of the baselines."""
+        return self.baselines.scores if self.baselines else {}
+
+
+def render(evidence: Evidence) -> str:
+    """The whole page."""
+    return render_page("report.html.jinja", _view(evidence))
+
+
+def _view(evidence: Evidence) -> Json:
+    """What the template prints, in its order; all words and figures are decided here."""
+    import tomli_w
+
+    statement = evidence.statement
+    recipe = {
+        name: {key: value for key, value in keys.items() if value is not None} for name, keys in evidence.recipe.items()
+    }
+    view = {
+        "name": evidence.name,
+        "date": evidence.date,
+        "summary": _summary(evidence),
+        "meaning": meaning_of(statement),
+        "verdict": _verdict(statement),
+        "private": statement.has_guarantee,
+        "notices": _notices(evidence),
+        "facts": _key_facts(evidence),
+        "paragraphs": paragraphs(statement),
+        "statement_rows": _statement_rows(statement),
+        "not_covered": statement.not_covered if statement.has_guarantee else [],
+        "adversaries": [(one.who, one.sees, epsilon_against(one)) for one in statement.adversaries],
+        "figures": _figures(evidence),
+        "suggestions": evidence.suggestions,
+        "likeliest": max((share for _, words in evidence.suggestions for _, share in words), default=0) or 1,
+        "evaluation": _evaluation_table(evidence),
+        "costs": _costs_tables(evidence),
+        "other": evidence.other.name if evidence.other else "",
+        "audit": _audit(evidence),
+        "internal": None if evidence.diagnostics is None else _diagnostics(evidence, evidence.diagnostics),
+        "recipe": tomli_w.dumps(recipe),
+        "version": statement.software.get("sottovoce", ""),
+    }
+    return {**view, "contents": _contents(view)}
+
+
+def _contents(view: Json) -> dict[str, str]:
+    """The sections that the page has, in their order, with their titles."""
+    internal = view["internal"] is not None
+    titles = {
+        "meaning": view["meaning"].title,
+        "evaluation": "How good the model is",
+        "suggestions": "What it suggests",
+        "costs": "What privacy costs, by word and by user" if view["private"] else "Accuracy by word and by user",
+        "progress": "Training, round by round",
+        "statement": "Privacy statement",
+        "audit": "Internal: proofs and attacks, do not publish" if internal else "Proofs and attacks",
+        "internal": "Internal: exact figures of private data, do not publish",
+        "recipe": "Recipe: all settings",
+    }
+    left_out = {name for name in ("suggestions", "evaluation", "costs") if not view[name]}
+    if not internal:
+        left_out.add("internal")
+    return {name: title for name, title in titles.items() if name not in left_out}
+
+
+def _verdict(statement: Statement) -> str:
+    if not statement.has_guarantee:
+        return "No privacy guarantee"
+    projected = " (projected)" if statement.is_unfinished else ""
+    return f"ε = {epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}, per {statement.unit}{projected}"
+
+
+def _summary(evidence: Evidence) -> str:
+    """The model and the data in a sentence."""
+    statement, model = evidence.statement, evidence.recipe.get("model", {})
+    declared, start = statement.declared, model.get("initial")
+    kind = str(model.get("kind", "")).replace("_", " ")
+    first = f"that started from “{start}”" if start and start != "none" else "that started untrained"
+    about = "about " if statement.sampling == "poisson" else ""
+    where = "on their own devices" if statement.across_devices else "in a simulation"
+    rounds = "one round" if statement.rounds_done == 1 else f"each of {statement.rounds_done:,} rounds"
+    people = count_of(declared.users, *(("synthetic person", "synthetic people") if statement.practice else ("user",)))
+    protected = {
+        True: "what it may tell about one of them is bounded as stated here",
+        False: "their text is not protected",
+    }
+    return (
+        f"A language model ({kind.upper() if len(kind) < 5 else kind}) {first} and was trained on the text of "
+        f"{people} (declared), {about}{declared.cohort:,g} in {rounds}, "
+        f"{where}; {protected[statement.has_guarantee]}."
+    )
+
+
+def _notices(evidence: Evidence) -> list[tuple[str, str]]:
+    statement = evidence.statement
+    notices = [("Synthetic people", PRACTICE)] if statement.practice else []
+    _, last = last_evaluation(evidence.record)
+    if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"], last.get("top1_words"))):
+        notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))
+    if evidence.other and evidence.other_tokens:
+        text = f"Top-1 and perplexity are per token, and {evidence.other.name} has another tokenizer: they cannot be "
+        notices.append(("Different tokens", f"{text}compared with those of this run. Bits per byte can."))
+    if statement.is_unfinished:
+        planned = count_of(statement.rounds_planned, "planned round")
+        text = f"{statement.rounds_done:,} of {planned} {plural(statement.rounds_done, 'is', 'are')} done."
+        if statement.has_guarantee:
+            text += (
+                f" ε = {epsilon_text(statement.epsilon)} is projected, for all that are planned; "
+                f"{epsilon_text(statement.epsilon_spent)} is spent. Stopping here does not make it smaller."
+            )
+        notices.append(("Unfinished run", text))
+    if statement.secrets == "seeded":
+        text = "Who was sampled and what noise was drawn follow from the run's seed."
+        if statement.has_guarantee:
+            text += " Anyone who knows it can undo the noise: a run for tests and reproductions, not one to release."
+        notices.append(("Seeded secrets", text))
+    return notices
+
+
+def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
+    """Label, figure, remark."""
+    statement, model = evidence.statement, evidence.recipe.get("model", {})
+    _, last = last_evaluation(evidence.record)
+    declared = statement.declared
+    people = "held-out users"
+    if "users" in last:
+        people = f"about {count_of(coarse_count(last['users']), 'held-out user')}"
+    best = max(evidence.scores.items(), key=lambda named: named[1].top1, default=None)
+    beaten = "" if best is None else f"; {best[0]}: {percent(best[1].top1)}"
+    sent = (evidence.traffic or {}).get("total") if statement.across_devices else None  # a simulation sends nothing
+    traffic = "" if sent is None else f"; {bytes_text(sent)} sent and received"
+    facts = [
+        ("Top-1", _measure("top1", last), people + beaten),
+        ("Perplexity", _measure("perplexity", last), f"{people}; per token{_bits_of(last)}"),
+        ("Rounds", f"{statement.rounds_done:,}", f"of {statement.rounds_planned:,} planned{traffic}"),
+        ("ε", "infinite", "no guarantee"),
+        ("Users", f"{declared.users:,}", f"declared; {declared.cohort:,g} a round"),
+    ]
+    if statement.has_guarantee:
+        facts[3] = ("ε of the store", epsilon_text(statement.epsilon_store), f"all private runs on it{_of(statement)}")
+    if model:
+        sizes = ", ".join(f"{key} {value}" for key, value in model.items() if key not in ("kind", "initial"))
+        kind = str(model.get("kind", "")).replace("_", " ")
+        facts.append(("Model", kind.upper() if sizes else "own", sizes or kind))
+    return facts
+
+
+def _bits_of(evaluation: Json) -> str:
+    """What can be compared between tokenizers, where it was measured."""
+    bits = finite(evaluation.get("bits_per_byte"))
+    return "" if bits is None else f"; {bits:.3f} bits per byte"
+
+
+def _of(statement: Statement) -> str:
+    """What the total of a store is for. Later runs on a store that is gone are not known."""
+    return other_relation(statement) + (" when this run ended" if statement.store_gone else "")
+
+
+def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
+    vocabulary, again = statement.vocabulary, statement.charged_again
+    rounds = f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned"
+    rows = [
+        ("Unit", [format_value(statement.unit)]),
+        ("Protects", [statement.protects or ""]),
+        ("Relation", [format_value(statement.relation)]),
+        ("ε", _epsilon_lines(statement)),
+        ("δ", [plain(statement.delta)]),
+        ("Rounds", [rounds, *([f"{again:,} begun, broken off and charged again"] if again else [])]),
+        ("Sampling", [format_value(statement.sampling)]),
+        ("Declared constants", pairs(statement.declared.to_json())),
+        ("Mechanism", pairs(statement.mechanism.to_json())),
+        ("Accountant", [statement.accountant]),
+        ("Secrets", [format_value(statement.secrets)]),
+        ("Noise", [statement.noise_generator or ""]),
+        ("Released", list(statement.released)),
+        ("Vocabulary", [f"fingerprint: {vocabulary.fingerprint}", f"source: {vocabulary.source}"]),
+        ("Start", [statement.start.source] if statement.start else []),
+        ("Software", [f"{package} {version}" for package, version in statement.software.items()]),
+    ]
+    # Without a guarantee these would only look like one.
+    left_out = () if statement.has_guarantee else ("Unit", "Relation", "δ", "Accountant", "Released")
+    return [(label, lines) for label, lines in rows if any(lines) and label not in left_out]
+
+
+def _epsilon_lines(statement: Statement) -> list[str]:
+    if not statement.has_guarantee:
+        return ["infinite"]
+    planned = "all planned rounds" + (", projected" if statement.is_unfinished else "")
+    costs = (
+        (planned, statement.epsilon),
+        (f"{planned}, when one user is replaced by another", statement.epsilon_replaced),
+        ("spent", statement.epsilon_spent),
+        (f"all private runs on the store{_of(statement)}", statement.epsilon_store),
+    )
+    return [f"{words}: {epsilon_text(cost)}" for words, cost in costs if cost is not None]
+
+
+def _evaluation_table(evidence: Evidence) -> Json | None:
+    at, last = last_evaluation(evidence.record)
+    if not last:
+        return None
+    columns, measured = ["This run"], [last]
+    other_at, other = last_evaluation(evidence.other_record)
+    if evidence.other and other:
+        columns.append(f"{evidence.other.name}, round {other_at:,}")
+        measured.append(other)
+    bars, end = _bars(evidence, measured)
+    if evidence.baselines and evidence.baselines.start_model:
+        columns.insert(1, f"The start, {evidence.baselines.start}")
+        measured.insert(1, evidence.baselines.start_model.to_json())
+    rows = [
+        (label, [_measure(key, values) for values in measured], meaning)
+        for key, label, meaning in _MEASURES
+        if key in last
+    ]
+    users = coarse_count(last.get("users", 0))
+    return {"round": at, "users": users, "bars": bars, "bars_end": end, "columns": columns, "rows": rows}
+
+
+def _bars(evidence: Evidence, measured: list[Json]) -> tuple[list[Bar], str]:
+    """Top-1 of the baselines, of this run and of the other: from 0 to the next tenth above all, which is shown too.
+
+    Another run with other tokens has no bar: its top-1 is of something else.
+    """
+    found = [(name, score.to_json(), True) for name, score in evidence.scores.items()]
+    found += [("this run", measured[0], False)]
+    if evidence.other and not evidence.other_tokens:
+        found += [(evidence.other.name, values, True) for values in measured[1:]]
+    end = min(1, (int(10 * max(values["top1"] for _, values, _ in found)) + 1) / 10)
+    bars = [
+        Bar(name, values["top1"] / end, percent(values["top1"]), _perplexity_of(values), quiet)
+        for name, values, quiet in found
+    ]
+    return bars, f"{end:.0%}"
+
+
+def _perplexity_of(values: Json) -> str:
+    return "" if finite(values.get("perplexity")) is None else f"perplexity {_measure('perplexity', values)}"
+
+
+def _audit(evidence: Evidence) -> Json:
+    """One table, one picture. A page that is not internal never sees what is the owner's."""
+    rows = list(evidence.findings) or findings(evidence.statement, Audits())
+    if evidence.diagnostics is None:
+        rows = public(rows)
+    return {"rows": rows, "svg": draw_number_line(lanes_of(rows))}
+
+
+def _costs_tables(evidence: Evidence) -> list[Json]:
+    """Accuracy by band and by group: a title and rows for each."""
+    if not evidence.costs:
+        return []
+    groups = {f"Users, by {name}": rows for name, rows in evidence.costs["by_group"].items()}
+    tables = {"Words": evidence.costs["by_band"], **groups}
+    return [{"title": title, "rows": [_cost_cells(row) for row in rows]} for title, rows in tables.items()]
+
+
+def _cost_cells(row: Json) -> list[str]:
+    shares = (row["share"], row["top1"], row["beside"]["top1"])
+    lost = f"{100 * row['lost']:.1f} ± {100 * row['within']:.1f}"
+    return [row["part"], f"{coarse_count(row['users']):,}", *map(percent, shares), lost]
+
+
+def _measure(key: str, evaluation: Json) -> str:
+    if key not in evaluation:
+        return "–"
+    value = finite(evaluation.get(key))
+    if value is None:
+        return "not finite"
+    if key in _SHARES:
+        return percent(value)
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def evaluations(record: Iterable[Json]) -> list[tuple[int, Json]]:
+    return [(line["round"], line["evaluation"]) for line in record if line.get("evaluation")]
+
+
+def last_evaluation(record: Iterable[Json]) -> tuple[int, Json]:
+    found = evaluations(record)
+    return found[-1] if found else (0, {})
+
+
+def measured(record: Iterable[Json], key: str) -> Points:
+    """A measure of the evaluations by round, where it is finite."""
+    return finite_points(({"round": at, **evaluation} for at, evaluation in evaluations(record)), key)
+
+
+def finite_points(lines: Iterable[Json], key: str) -> Points:
+    return [(line["round"], value) for line in lines if (value := finite(line.get(key))) is not None]
+
+
+def _figures(evidence: Evidence) -> list[Drawing]:
+    """How the run went, by round."""
+    figures = [_accuracy(evidence), _perplexity(evidence)]
+    figures += [_bits_per_byte(evidence)] if evidence.other_tokens else []
+    figures += [_epsilon(evidence)]
+    return [*figures, _clip_norm(evidence)] if evidence.statement.mechanism.clip_norm_changes else figures
+
+
+def _accuracy(evidence: Evidence) -> Drawing:
+    colours = {"top-5": PALE, "top-3": MIDDLE, "top-1": DEEP}
+    lines = [Line(name, measured(evidence.record, name.replace("-", "")), colour) for name, colour in colours.items()]
+    words = "Share of targets where the right token is among the one, three or five likeliest, on held-out users."
+    if levels := levels_of(evidence.scores, "top1"):
+        words += f" Dashed: top-1 without training on people: {_named(levels, percent)}."
+    words += _add_other_by_token(lines, evidence, "top1", "top-1 of ")
+    figure = Figure("accuracy", "Accuracy by round", "share of targets", lines, levels, percent=True)
+    return figure.drawing(words, evidence.not_evaluated)
+
+
+def _perplexity(evidence: Evidence) -> Drawing:
+    points, made = measured(evidence.record, "perplexity"), len(evaluations(evidence.record))
+    lines = [Line("this run" if evidence.other and not evidence.other_tokens else "", points)]
+    words = "How many tokens the model hesitates between, on held-out users. Lower is better."
+    if missing := made - len(points):
+        words += f" Not finite, so not drawn, at {missing} of the evaluations."
+    if levels := levels_of(evidence.scores, "perplexity"):
+        words += f" Dashed: without training on people: {_named(levels, plain)}."
+    words += _add_other_by_token(lines, evidence, "perplexity")
+    figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, levels, widen=True)
+    diverged = "It was not finite at any evaluation: the model diverged."
+    return figure.drawing(words, diverged if made else evidence.not_evaluated)
+
+
+def _bits_per_byte(evidence: Evidence) -> Drawing:
+    """What two runs with different tokens can be compared by."""
+    lines = [Line("this run", measured(evidence.record, "bits_per_byte"))]
+    words = "Bits that the model needs for a byte of text, on held-out users. Lower is better, whatever the tokens are."
+    words += _add_other(lines, evidence, measured(evidence.other_record, "bits_per_byte"))
+    figure = Figure("bits_per_byte", "Bits per byte by round", "bits per byte", lines, widen=True)
+    return figure.drawing(words, "It was not measured in this run.")
+
+
+def levels_of(scores: dict[str, Score], key: str) -> list[Level]:
+    """The baselines, where they have a finite value. The top-1 of a unigram is at most that of a constant keyboard."""
+    return [
+        Level(name.removeprefix("the start, "), value)
+        for name, score in scores.items()
+        if finite(value := getattr(score, key)) is not None and not (key == "top1" and name.startswith("a unigram"))
+    ]
+
+
+def _named(levels: list[Level], shown: Callable[[float], str]) -> str:
+    return ", ".join(f"{level.label} {shown(level.value)}" for level in levels)
+
+
+def _epsilon(evidence: Evidence) -> Drawing:
+    title, statement = "Privacy spent by round", evidence.statement
+    if not statement.has_guarantee:
+        return Drawing(title, "This run gives no privacy guarantee: ε is infinite from the first round on.")
+    lines, levels = [Line("spent", finite_points(evidence.record, "epsilon"))], []
+    words = f"ε spent after each round, at δ = {plain(statement.delta)}."
+    if (budget := evidence.recipe.get("privacy", {}).get("epsilon")) is not None:
+        levels.append(Level("budget", budget))
+        words += f" Dashed: the budget, ε = {epsilon_text(budget, 6)}; training stops before it would pass it."
+    if statement.is_unfinished:
+        lines.append(Line("projected", [(statement.rounds_planned, statement.epsilon)], hollow=True))
+        words += f" Open circle: projected for the {count_of(statement.rounds_planned, 'planned round')}."
+    words += _add_other(lines, evidence, finite_points(evidence.other_record, "epsilon"))
+    return Figure("epsilon", title, "ε", lines, levels, bound=True).drawing(words, "No round was recorded.")
+
+
+def _clip_norm(evidence: Evidence) -> Drawing:
+    """Planned, or read from noised counts: public either way."""
+    words = "The longest update a user could send."
+    if adaptive := evidence.statement.mechanism.adaptive:
+        words += f" It follows the {adaptive.quantile:g} quantile of users' norms, read from noised counts."
+    lines = [Line("", finite_points(evidence.record, "clip_norm"))]
+    return Figure("clip_norm", "Clip norm by round", "L2 norm", lines).drawing(words, "No round was recorded.")
+
+
+def _add_other_by_token(lines: list[Line], evidence: Evidence, key: str, what: str = "") -> str:
+    """A measure per token of the other run; where its tokens are others, a sentence in place of the curve."""
+    if evidence.other and evidence.other_tokens:
+        return f" The run {evidence.other.name} is not drawn: it has another tokenizer."
+    return _add_other(lines, evidence, measured(evidence.other_record, key), what)
+
+
+def _add_other(lines: list[Line], evidence: Evidence, points: Points, what: str = "") -> str:
+    if not evidence.other or not points:
+        return ""
+    lines.append(Line("other run", points, ACCENT, dotted=True))
+    return f" Dotted: {what}the run {evidence.other.name}."
+
+
+def _diagnostics(evidence: Evidence, lines: Lines) -> list[Drawing]:
+    """Exact figures of private data, by round."""
+    clipped, loss = ([Line("", finite_points(lines, key))] for key in ("clipped_share", "loss"))
+    drawings = [
+        _norms(evidence, [line for line in lines if line.get("norm_quantiles")]),
+        Figure("clipped_share", "Share of users clipped", "share", clipped, percent=True).drawing(
+            "Users of whose update anything was cut off.", ""
+        ),
+        Figure("loss", "Training loss", "mean loss", loss).drawing(
+            "Mean over the round's users, in their last local epoch.", ""
+        ),
+    ]
+    return [drawing for drawing in drawings if drawing.svg]
+
+
+def _norms(evidence: Evidence, lines: Lines) -> Drawing:
+    quantiles = [
+        Line(label, [(line["round"], line["norm_quantiles"][index]) for line in lines], colour)
+        for index, (label, colour) in enumerate((("p10", PALE), ("median", DEEP), ("p90", PALE)))
+    ]
+    mechanism, levels = evidence.statement.mechanism, []
+    words = "L2 norm of users' updates before the last clip: 10th percentile, median, 90th percentile."
+    if mechanism.clip_norm is None:
+        words += " Updates are not clipped."
+    elif mechanism.clip_norm_changes:
+        words += " The clip norm changes: see the clip norm by round."
+    else:
+        levels = [Level("clip norm", mechanism.clip_norm)]
+        words += f" Dashed: the clip norm, {mechanism.clip_norm:g}."
+    return Figure("norms", "Update norms", "L2 norm", quantiles, levels, widen=True, band=True).drawing(words, "")
