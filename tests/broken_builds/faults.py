@@ -447,7 +447,7 @@ def other_frozen_weights_in_the_middle_of_a_run():
 @caught_by("unit/privacy/test_device_noise.py", "test_the_noise_of_the_honest_survivors_suffices")
 def colluding_devices_are_counted_on():
     """The share of a device is for all survivors, those who may collude among them."""
-    from sottovoce.privacy.device_noise import DeviceNoise
+    from sottovoce_evidence.device_noise import DeviceNoise
 
     DeviceNoise.honest = property(lambda self: self.survivors)
 
@@ -458,7 +458,7 @@ def colluding_devices_are_counted_on():
 )
 def shares_that_divide_the_deviation():
     """The standard deviation is divided among devices, where it is the variance that adds up."""
-    from sottovoce.privacy.device_noise import DeviceNoise
+    from sottovoce_evidence.device_noise import DeviceNoise
 
     DeviceNoise.share = lambda self, steps: self.noise_multiplier * steps / self.honest
 
@@ -519,7 +519,7 @@ def a_run_that_lowers_its_noise():
 @caught_by("unit/privacy/test_device_noise.py", "test_the_server_tops_up_to_the_noise_of_the_model")
 def a_server_that_adds_nothing():
     """The model has the noise of the devices alone."""
-    from sottovoce.privacy.device_noise import DeviceNoise
+    from sottovoce_evidence.device_noise import DeviceNoise
 
     DeviceNoise.top_up = lambda self, noise_multiplier, steps: 0.0
 
@@ -539,7 +539,7 @@ def sampling_that_hides_from_the_server():
     """ε against the server is amplified by coins that it sees."""
     from dataclasses import replace
 
-    from sottovoce.privacy.device_noise import DeviceNoise
+    from sottovoce_evidence.device_noise import DeviceNoise
 
     real = DeviceNoise.against_server.fget
     DeviceNoise.against_server = property(lambda self: [(replace(e, user_rate=0.01), n) for e, n in real(self)])
@@ -557,8 +557,8 @@ def device_noise_for_one_silo_of_a_person():
 @caught_by("unit/privacy/test_device_noise.py", "test_noise_is_over_all_that_a_person_moves_in_several_silos")
 def coins_of_one_silo_alone():
     """A person in several silos is charged for what one of them draws and sends."""
-    from sottovoce.privacy.device_noise import DeviceNoise
     from sottovoce_evidence.accounting import SampledSkellam
+    from sottovoce_evidence.device_noise import DeviceNoise
 
     def charged(self, event):
         return SampledSkellam(event.noise_multiplier * event.silos, "poisson", event.user_rate, self.steps)
@@ -1051,7 +1051,7 @@ def an_epsilon_against_a_server_that_sees_sums_without_noise():
 )
 def keys_of_the_server_that_nobody_mentions():
     """A masked run whose keys the server made looks like one whose devices made them."""
-    from sottovoce.reporting.adversaries import FederationFacts
+    from sottovoce_evidence.adversaries import FederationFacts
 
     FederationFacts.stand_ins = property(lambda self: 0)
 
@@ -1852,7 +1852,7 @@ def lemma_as_printed():
 @caught_by("unit/privacy/test_adaptive.py", "test_update_and_bits_together_are_charged_z")
 def free_bits():
     """The adaptive bit is not paid for."""
-    from sottovoce.privacy.adaptive import QuantileTracking
+    from sottovoce_evidence.adaptive import QuantileTracking
 
     QuantileTracking.update_multiplier = lambda self, z, parts: z
 
@@ -1860,7 +1860,7 @@ def free_bits():
 @caught_by("unit/privacy/test_adaptive.py", "test_update_and_bits_together_are_charged_z")
 def one_bit_of_many():
     """One bit paid for, of many."""
-    from sottovoce.privacy.adaptive import QuantileTracking
+    from sottovoce_evidence.adaptive import QuantileTracking
 
     real = QuantileTracking.update_multiplier
     QuantileTracking.update_multiplier = lambda self, z, parts: real(self, z, 1)
@@ -1880,7 +1880,7 @@ def split_multiplier_charged():
 @caught_by("unit/privacy/test_adaptive.py", "test_the_clip_norm_moves_towards_the_quantile")
 def wrong_sign():
     """The clip norm runs away from the quantile."""
-    from sottovoce.privacy.adaptive import QuantileTracking
+    from sottovoce_evidence.adaptive import QuantileTracking
 
     real = QuantileTracking.next_clip_norms
     QuantileTracking.next_clip_norms = lambda self, norms, bits: real(self, norms, -bits)

@@ -11,7 +11,7 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
 from sottovoce.build import assembly
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement_text import prose
 from sottovoce.runs import checkpoint
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian

@@ -24,7 +24,7 @@ from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.record import of_held_out

@@ -15,7 +15,7 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.data.words import FRAME
 from sottovoce.privacy.histogram import NoisyHistogram
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian

@@ -19,7 +19,7 @@ from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.release import release_run
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement_text import prose
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian

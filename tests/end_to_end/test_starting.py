@@ -20,8 +20,8 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models.lstm import LSTM
-from sottovoce.reporting.statement import StartFacts
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement import StartFacts
+from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets

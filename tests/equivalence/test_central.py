@@ -22,13 +22,13 @@ from sottovoce.privacy.clipping import NoClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.privacy.schedule import Schedule
 from sottovoce.training.server import Server
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import Algorithm
 from sottovoce.training.variants import central
 from sottovoce.training.variants.central import Central, join_texts
 from sottovoce_evidence.accounting import NonPrivate
+from sottovoce_evidence.schedule import Schedule
 
 LANES, UNROLL, RATE = 3, 4, 0.7
 CAREFUL = 0.2  # the rate of transformers, whose norms of norms make rounding errors grow

@@ -21,18 +21,18 @@ from sottovoce.local.keys import local_key
 from sottovoce.local.objective import plain
 from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy import clipping
-from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import FixedSize, Poisson
-from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm, Task
+from sottovoce_evidence.adaptive import QuantileTracking
+from sottovoce_evidence.schedule import CONSTANT, Schedule
 
 LENGTH, S, Z, POISON = 24, 0.5, 0.8, 59
 SERVER = Server(optax.sgd(1.0))  # one for all: another would be compiled again

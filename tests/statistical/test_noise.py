@@ -16,18 +16,18 @@ from free import AllFree
 from sottovoce.data.store import Store
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
-from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
 from sottovoce.training.types import Algorithm
+from sottovoce_evidence.adaptive import QuantileTracking
+from sottovoce_evidence.schedule import Schedule
 
 Z, S = 0.7, 1.3
 MANY = 344_064  # draws: 300,000 to 344,064 are one program

@@ -21,7 +21,7 @@ from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.planning.plan import make_plan
 from sottovoce.privacy import clipping, estimators, sampling
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement_text import prose
 from sottovoce.training.types import Task
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import event_from_json, events

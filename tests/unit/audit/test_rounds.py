@@ -20,7 +20,6 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import FixedSize, Poisson
-from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training import cohort_sum
 from sottovoce.training.cohort_sum import SumInBlocks
@@ -28,6 +27,7 @@ from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
 from sottovoce_evidence.accounting import epsilon
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.schedule import Schedule
 
 # 80 people of whom 40 are expected: for a user who joins, a round has ε = 1.82 at δ = 0.01. Sums cut every coordinate
 # at the next power of two, and this S is far below one: else they would take away much of what the faults do.

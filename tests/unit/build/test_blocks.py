@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
-from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
-from sottovoce.privacy.sampling import InTurn, MinSeparation, Poisson
 from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Tree
+from sottovoce_evidence.bounds import ClippedDenominator, FixedDenominator
+from sottovoce_evidence.mechanism import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.sampling import InTurn, MinSeparation, Poisson
 
 GOOD = Recipe().replace(privacy={"users": 1000, "cohort": 50.0, "noise_multiplier": 1.0}, run={"rounds": 20})
 

@@ -12,7 +12,7 @@ import pytest
 from sottovoce.cli.main import main
 from sottovoce.commands.release import Release
 from sottovoce.commands.release_folder import Publication
-from sottovoce.reporting.statement import AuditOutcome
+from sottovoce_evidence.statement import AuditOutcome
 
 RELEASE = "sottovoce.commands.release.release_run"
 AUDITS = (AuditOutcome("rounds", "passed", would_notice=0.9), AuditOutcome("canaries", "not run"))

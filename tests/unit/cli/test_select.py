@@ -10,7 +10,7 @@ from sottovoce.cli import select as command
 from sottovoce.cli.select import Drawn, select
 from sottovoce.commands import select as selecting
 from sottovoce.commands.select import Selected
-from sottovoce.reporting.statement import ChosenFacts
+from sottovoce_evidence.statement import ChosenFacts
 from sottovoce_evidence.errors import SottoError
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.main import main
-from sottovoce.commands.verify import FAILED, PASSED, UNCHECKED, Accounted, Check, Verification
+from sottovoce_evidence.verify import FAILED, PASSED, UNCHECKED, Accounted, Check, Verification
 
 VERIFY = "sottovoce.commands.verify.verify_release"
 FINE = Verification(

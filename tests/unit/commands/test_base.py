@@ -17,7 +17,7 @@ from sottovoce.commands.base import Text, train_base
 from sottovoce.commands.evaluate import Extra, evaluate_run, evaluate_start, start_at_hand
 from sottovoce.commands.initial_model import find_start, load_base_weights, with_base
 from sottovoce.commands.new_run import Context, begin
-from sottovoce.commands.verify import verify_release
+from sottovoce_evidence.verify import verify_release
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store

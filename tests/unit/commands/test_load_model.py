@@ -12,7 +12,7 @@ from tiny_run import WORDS
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import evaluate_run
 from sottovoce.commands.load_model import load_model
-from sottovoce.commands.verify import verify_release
+from sottovoce_evidence.verify import verify_release
 from sottovoce.data.store import Store
 from sottovoce_evidence.errors import DamagedRun, SottoError
 

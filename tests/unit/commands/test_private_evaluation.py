@@ -16,14 +16,14 @@ from power_cut import FullDisk
 from sottovoce.commands import convert, export, private_evaluation, release_folder
 from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, may_show_exact, private_accuracy
 from sottovoce.commands.report import report_run
-from sottovoce.commands.verify import _held_out, verify_release
+from sottovoce_evidence.verify import _held_out, verify_release
 from sottovoce.commands.verify_files import exact_figures
 from sottovoce.data.store import Store
-from sottovoce.evaluation.private_accuracy import Terms
+from sottovoce_evidence.private_accuracy import Terms
 from sottovoce.evaluation.private_prediction import BoundedCounts
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 from sottovoce.reporting import sentences
-from sottovoce.reporting.statement import EXACT_ACCURACY, Statement
+from sottovoce_evidence.statement import EXACT_ACCURACY, Statement
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder

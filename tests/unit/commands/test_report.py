@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.accounting import HeldOutSums, SampledGaussian

@@ -25,31 +25,19 @@ from sottovoce.audit.registry import Registry
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
 from sottovoce.commands.prepare import PrivateVocabulary
-from sottovoce.commands.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
+from sottovoce_evidence.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, loss_bound
-from sottovoce.privacy.clipping import CLIPS, FlatClip, joint_norm
-from sottovoce.reporting.adversaries import FederationFacts
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, loss_bound
+from sottovoce.privacy.clipping import CLIPS, FlatClip
+from sottovoce_evidence.adversaries import FederationFacts
 from sottovoce.reporting.derived import record_faults
 from sottovoce.reporting.model_card import Described, model_card
-from sottovoce.reporting.statement import (
-    EXACT_ACCURACY,
-    FORM,
-    NOT_COVERED,
-    REHEARSED,
-    RELEASED,
-    STARTED_FROM,
-    Charges,
-    Correlation,
-    RunFacts,
-    Statement,
-    VocabularyFacts,
-)
-from sottovoce.reporting.statement import REGISTRY as LISTED
-from sottovoce.reporting.statement import make_statement as statement_of
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement import EXACT_ACCURACY, FORM, NOT_COVERED, REHEARSED, RELEASED, STARTED_FROM, Charges, Correlation, RunFacts, Statement, VocabularyFacts
+from sottovoce_evidence.statement import REGISTRY as LISTED
+from sottovoce_evidence.statement import make_statement as statement_of
+from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.exported import GRAPHS
@@ -57,6 +45,7 @@ from sottovoce_evidence import accounting, signature
 from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import Identity, Participation, Tree
+from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import INFINITY, pretty, sealed, sha256_of
 from sottovoce_evidence.hash_chain import chained

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.evaluation import private_accuracy
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms, faults, loss_bound
+from sottovoce_evidence import private_accuracy
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, faults, loss_bound
 from sottovoce.evaluation.private_prediction import accuracy_of
 from sottovoce.privacy import bounded_sums
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums

@@ -13,7 +13,7 @@ from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.evaluation import private_prediction
 from sottovoce.evaluation.prediction import TokenKinds, count_hits
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded, loss_bound
 from sottovoce.privacy.bounded_sums import LOSS_STEPS, BoundedSums, NoisySums
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sottovoce.federation.eight_bit import Coded, decode, encode
-from sottovoce.privacy.fixed_point import grid_of, quantise
+from sottovoce.privacy.fixed_point import quantise
+from sottovoce_evidence.bounds import grid_of
 
 NORM, WEIGHT = 0.3, np.float32(0.7183)
 

@@ -14,7 +14,8 @@ from sottovoce.kernels import hopper, lstm_cuda
 from sottovoce.kernels.lstm_users import plain_products, train_users
 from sottovoce.local.update import FedAvg, User
 from sottovoce.models.lstm import LSTM
-from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip, joint_norm
+from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
+from sottovoce_evidence.bounds import joint_norm
 
 USERS = 24
 

@@ -7,14 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import FlatClip, PerLayerClip, joint_norm
+from sottovoce.privacy.clipping import FlatClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.privacy.schedule import Schedule
 from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.adaptive import QuantileTracking
+from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.schedule import Schedule
 
 TRACKING = QuantileTracking(quantile=0.5, learning_rate=0.2, bit_noise=5.0, cohort=100.0)
 

@@ -9,15 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from examples import examples
-from sottovoce.privacy.clipping import (
-    CLIPS,
-    FlatClip,
-    NoClip,
-    PerLayerClip,
-    finite_or_zero,
-    joint_norm,
-    norm,
-)
+from sottovoce.privacy.clipping import CLIPS, FlatClip, NoClip, PerLayerClip, finite_or_zero, norm
+from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import SottoError
 
 finite = st.floats(-1e6, 1e6, width=32, allow_subnormal=False)  # the device flushes subnormal numbers to zero

@@ -11,16 +11,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.privacy import device_noise, fixed_point, skellam
+from sottovoce.privacy import fixed_point, skellam
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.privacy.device_noise import STEPS, DeviceNoise, how_often
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.privacy.sampling import MinSeparation, Poisson
+from sottovoce_evidence import device_noise
 from sottovoce_evidence.accounting import SampledSkellam, epsilon
 from sottovoce_evidence.accounting.events import MOST_COORDINATES, Covered
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.accounting.skellam import divergences, skellam_divergence
+from sottovoce_evidence.device_noise import STEPS, DeviceNoise, how_often
 from sottovoce_evidence.errors import SottoError
 
 DEVICES = DeviceNoise(0.8, survivors=12, colluding=3, participations=7)

@@ -15,13 +15,14 @@ from sottovoce.data.store import Store
 from sottovoce.local.update import Trained, clip_update
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
-from sottovoce.privacy.fixed_point import add, add_all, digest_of, grid_of, values, zeros
+from sottovoce.privacy.fixed_point import add, add_all, digest_of, values, zeros
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm, Task
+from sottovoce_evidence.bounds import grid_of
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
 

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 
 from sottovoce.privacy import noise
-from sottovoce.privacy.adaptive import QuantileTracking
 from sottovoce.privacy.clipping import FlatClip, NoClip, PerLayerClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator, TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.privacy.sampling import FixedSize, Poisson
-from sottovoce.privacy.schedule import Schedule
 from sottovoce_evidence.accounting import NonPrivate, SampledGaussian
+from sottovoce_evidence.adaptive import QuantileTracking
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.schedule import Schedule
 
 
 @pytest.mark.parametrize("clip", [FlatClip(15.0), PerLayerClip.even(15.0, 11)])

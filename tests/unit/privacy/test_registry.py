@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from sottovoce.privacy.registry import Block, Registry
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.registry import Block, Registry
 
 
 @dataclass(frozen=True)

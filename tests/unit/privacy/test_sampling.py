@@ -13,7 +13,6 @@ from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS, Examples, FixedSize, InTurn, MinSeparation, Poisson, build_sampler
-from sottovoce.privacy.schedule import Schedule
 from sottovoce_evidence.accounting import (
     Covered,
     NonPrivate,
@@ -26,6 +25,7 @@ from sottovoce_evidence.accounting import (
 from sottovoce_evidence.accounting.events import ADDED
 from sottovoce_evidence.accounting.matrices import Identity, Participation, Tree
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.schedule import Schedule
 
 SIZES = [(1, 1), (1, 5), (3, 7), (4, 10), (5, 10), (7, 7), (6, 11)]
 ONE = SampledGaussian(1.5, "fixed", 1.0, cohort=1, users=1)
@@ -260,7 +260,7 @@ def test_only_users_who_flip_their_own_coins_are_independent_and_only_turns_are_
     bounded = Participation(20, 5, 2)
     of_users = [name for name in SAMPLERS if name != "examples"]
     generators = [build_sampler(name, cohort=4, users=40, participation=bounded).generator for name in of_users]
-    assert generators == ["ChaCha20", "ChaCha20", "none: turns are public", "none: turns are public"]
+    assert generators == ["ChaCha20", "ChaCha20", "public turns", "public turns"]
     assert [Examples(0.1, 4, hardened).generator for hardened in (False, True)] == ["Philox", "ChaCha20"]
     assert build_sampler("poisson", cohort=4, users=40, hardened=False).generator == "Philox"
 

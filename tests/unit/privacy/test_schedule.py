@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.privacy.schedule import CONSTANT, Schedule
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.schedule import CONSTANT, Schedule
 
 POINTS = ((1, 1.0), (11, 4.0), (31, 2.0))
 

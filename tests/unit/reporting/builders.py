@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 from sottovoce.reporting.report import Evidence
-from sottovoce.reporting.statement import NOT_COVERED, Statement
+from sottovoce_evidence.statement import NOT_COVERED, Statement
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce_evidence.recipe import Recipe
 

@@ -9,9 +9,9 @@ import pytest
 
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip
-from sottovoce.reporting.adversaries import FederationFacts
+from sottovoce_evidence.adversaries import FederationFacts
 from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room
-from sottovoce.reporting.statement import Charges, ChosenFacts, RunFacts, Statement, VocabularyFacts, make_statement
+from sottovoce_evidence.statement import Charges, ChosenFacts, RunFacts, Statement, VocabularyFacts, make_statement
 from sottovoce_evidence.accounting import BestOfRuns, Covered, HeldOutSums, SampledSilos, ThresholdedHistogram
 from sottovoce_evidence.recipe import Recipe
 

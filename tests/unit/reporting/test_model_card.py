@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from builders import make_record, make_statement
 
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.reporting.model_card import TAGS, Described, model_card
-from sottovoce.reporting.statement import StartFacts
+from sottovoce_evidence.statement import StartFacts
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.card import Card
 

@@ -12,7 +12,7 @@ from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.init import FirstRecipe
 from sottovoce.commands.release import Release
 from sottovoce.commands.train import RunResult
-from sottovoce.commands.verify import Check, Verification
+from sottovoce_evidence.verify import Check, Verification
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.prediction import Evaluation

@@ -25,8 +25,8 @@ from examples import first_of
 from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
 from sottovoce.reporting.model_card import promise
 from sottovoce.reporting.report import OtherRun, render
-from sottovoce.reporting.statement import NOT_COVERED, Adaptive
-from sottovoce.reporting.statement_text import prose
+from sottovoce_evidence.statement import NOT_COVERED, Adaptive
+from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 

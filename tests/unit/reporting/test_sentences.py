@@ -5,7 +5,7 @@ from __future__ import annotations
 from builders import make_statement
 
 from sottovoce.reporting import sentences
-from sottovoce.reporting.statement import STARTED_FROM, StartFacts
+from sottovoce_evidence.statement import STARTED_FROM, StartFacts
 
 
 def test_what_is_not_covered_follows_from_the_facts():

@@ -12,18 +12,10 @@ import pytest
 from builders import statement_json
 
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.reporting.adversaries import FederationFacts
-from sottovoce.reporting.statement import (
-    Charges,
-    RunFacts,
-    Statement,
-    VocabularyFacts,
-    make_statement,
-    read_statement,
-    realised_epsilon,
-    with_store_total,
-)
-from sottovoce.reporting.statement_text import prose, with_prose
+from sottovoce_evidence.adversaries import FederationFacts
+from sottovoce.reporting.statement import read_statement, with_store_total
+from sottovoce_evidence.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement, realised_epsilon
+from sottovoce_evidence.statement_text import prose, with_prose
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.accounting import (
     NonPrivate,

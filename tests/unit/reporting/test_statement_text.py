@@ -9,9 +9,9 @@ import pytest
 from builders import make_statement
 
 from sottovoce.audit.results import CanarySummary
-from sottovoce.reporting.adversaries import Adversary, FederationFacts
-from sottovoce.reporting.statement import AuditOutcome, StartFacts, VocabularyFacts
-from sottovoce.reporting.statement_text import bytes_text, format_value, pairs, paragraphs, plain, prose, with_prose
+from sottovoce_evidence.adversaries import Adversary, FederationFacts
+from sottovoce_evidence.statement import AuditOutcome, StartFacts, VocabularyFacts
+from sottovoce_evidence.statement_text import bytes_text, format_value, pairs, paragraphs, plain, prose, with_prose
 
 
 def test_a_private_vocabulary_is_in_the_sentences():

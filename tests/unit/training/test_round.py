@@ -9,17 +9,18 @@ import pytest
 
 from sottovoce.data.store import Store
 from sottovoce.local.update import FedAvg
-from sottovoce.privacy.adaptive import QuantileTracking
-from sottovoce.privacy.clipping import FlatClip, PerLayerClip, joint_norm
+from sottovoce.privacy.clipping import FlatClip, PerLayerClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.privacy.schedule import Schedule
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
+from sottovoce_evidence.adaptive import QuantileTracking
+from sottovoce_evidence.bounds import joint_norm
+from sottovoce_evidence.schedule import Schedule
 
 TRACKING = QuantileTracking(0.9, 0.5, bit_noise=3.0, cohort=20.0)
 MOVING = {

@@ -9,9 +9,9 @@ import optax
 import pytest
 
 from sottovoce.build.algorithm import build_optimiser, build_server
-from sottovoce.privacy.schedule import Schedule
 from sottovoce.training.server import Server
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.schedule import Schedule
 
 UPDATE = {"weight": jnp.array([0.5, -2.0])}
 MODEL = {"weight": jnp.array([1.0, 1.0])}

@@ -24,7 +24,7 @@ from io import BufferedReader
 from pathlib import Path
 from tempfile import mkdtemp
 from types import NoneType
-from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 from sottovoce_evidence.errors import InUse, SottoError
 
@@ -112,6 +112,10 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
         return tuple(_read(one, item) for one, item in zip(each, value, strict=True))
     if isinstance(kind, type) and issubclass(kind, Facts):
         return kind.from_json(value)
+    if get_origin(kind) is Literal:
+        if value not in parts:
+            raise ValueError(f"{value!a:.80} is none of {', '.join(map(str, parts))}")
+        return value
     if kind in _NAMES and type(value) is not kind:
         raise TypeError(f"{value!a:.80} is not {_NAMES[kind]}")
     return from_json_number(value, null=null) if kind is float else value

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from sottovoce.commands.select import Choice, select_best
     from sottovoce.commands.tokenizer import train_tokenizer
     from sottovoce.commands.train import RunResult, resume, train
-    from sottovoce.commands.verify import verify_release
     from sottovoce.commands.watch import watch_app
     from sottovoce.data.grouping import Grouping
     from sottovoce.data.reddit import Reddit
@@ -74,6 +73,7 @@ if TYPE_CHECKING:
     from sottovoce.web.server import serve
     from sottovoce_evidence.errors import SottoError
     from sottovoce_evidence.recipe import Recipe
+    from sottovoce_evidence.verify import verify_release
 
     __version__: str
 
@@ -154,7 +154,7 @@ _HOMES = {
     "train": "commands.train",
     "train_base": "commands.base",
     "train_tokenizer": "commands.tokenizer",
-    "verify_release": "commands.verify",
+    "verify_release": "sottovoce_evidence.verify",
     "watch_app": "commands.watch",
     "write_comparison": "commands.compare",
     "write_pseudonyms": "commands.federate_homes",

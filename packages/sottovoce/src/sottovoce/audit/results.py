@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sottovoce_evidence.files import Facts, Json, in_file
+from sottovoce_evidence.statement import CanarySummary, ExposurePoint
+
+NO_CANARIES = CanarySummary()
 
 
 @dataclass(frozen=True)
@@ -101,18 +104,6 @@ class Exposure(Facts):
 
 
 @dataclass(frozen=True)
-class ExposurePoint(Facts):
-    """Of a curve of exposure against repetitions: the secrets that `holders` users held."""
-
-    holders: int = 0
-    secrets: int = 0
-    least: float = math.nan
-    median: float = math.nan
-    largest: float = math.nan
-    extracted: int = 0
-
-
-@dataclass(frozen=True)
 class OtherCurve(Facts):
     """The exposure curve of another run."""
 
@@ -163,16 +154,6 @@ class OneRunResult(Facts):
 
 
 @dataclass(frozen=True)
-class CanarySummary(Facts):
-    """How many canaries a run has, and the hash of their registry."""
-
-    users: int = 0
-    secrets: int = 0
-    holders: int = 0
-    registry: str = ""
-
-
-@dataclass(frozen=True)
 class CanariesResult(Facts):
     """Exposure of the secrets, and a lower bound on ε from the canary users.
 
@@ -184,7 +165,7 @@ class CanariesResult(Facts):
     round: int = 0
     of: str = ""
     itself: bool = False
-    canaries: CanarySummary = CanarySummary()
+    canaries: CanarySummary = NO_CANARIES
     delta: float = math.nan
     confidence: float = math.nan
     claimed: float = math.nan

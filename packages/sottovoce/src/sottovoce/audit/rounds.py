@@ -24,7 +24,6 @@ from sottovoce.data.store import PublicText, Store, made_up_names
 from sottovoce.data.tokenizer import Tokenizer, last_typed
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, split
-from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.rng import philox
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
@@ -33,6 +32,7 @@ from sottovoce.training.server import Server, ServerState
 from sottovoce.training.types import Algorithm, CohortTotals, RoundTrace, SumUpdates, Task
 from sottovoce_evidence.accounting import Event
 from sottovoce_evidence.accounting.events import ADDED
+from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import SottoError
 
 N_BACKGROUND = 3  # users besides the canary: with a declared qW it does not matter how many there are

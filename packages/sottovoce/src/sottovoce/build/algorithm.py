@@ -14,7 +14,6 @@ from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, p
 from sottovoce.local.quantise import EightBit
 from sottovoce.local.update import Begins, FedAvg, FedSGD, UserUpdate
 from sottovoce.privacy.clipping import Clip
-from sottovoce.privacy.schedule import build_schedule
 from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Strategy
 from sottovoce.training.variants.central import Central
@@ -23,6 +22,7 @@ from sottovoce.training.variants.example_level import ExampleLevel
 from sottovoce.training.variants.stale_updates import StaleUpdates
 from sottovoce_evidence import recipe as recipes
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.schedule import build_schedule
 
 
 def build_objective(recipe: Recipe) -> Objective:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from sottovoce.build import rules
-from sottovoce.build.blocks import (
-    clip_of,
-    device_noise_of,
-    estimator_of,
-    matrix_of,
-    sampler_of,
-    settings_of,
-    tracking_of,
-)
-from sottovoce.build.rules import accountant_of
-from sottovoce.privacy.clipping import CLIPS, joint_norm
+from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce.privacy.schedule import build_schedule
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.matrices import Identity, Tree
+from sottovoce_evidence.bounds import joint_norm
+from sottovoce_evidence.mechanism import (
+    Kinds,
+    accountant_of,
+    device_noise_of,
+    matrix_of,
+    mechanism_of,
+    sampler_of,
+    settings_of,
+)
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.schedule import build_schedule
 
 
 def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -> Recipe:
@@ -82,23 +82,9 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     return recipe
 
 
+KINDS = Kinds(SAMPLERS, CLIPS, ESTIMATORS)
+
+
 def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:
     """The mechanism of a resolved recipe, for a model of these layers. A mapping gives each its number of arrays."""
-    privacy, sampler = recipe.privacy, sampler_of(recipe)
-    experiment = privacy.mode == "experiment"
-    correlated = privacy.noise != Identity.kind and privacy.mode == "private"
-    return Mechanism(
-        sampler=sampler,
-        clipping=clip_of(recipe, layers),
-        estimator=estimator_of(privacy),
-        noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
-        clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
-        noise_schedule=build_schedule(privacy.noise_schedule),
-        tracking=tracking_of(privacy),
-        experiment=experiment,
-        experiment_noise_std=privacy.noise_std if experiment else None,
-        nominal_clip_norm=privacy.clip_norm,
-        matrix=matrix_of(privacy) if correlated else Identity(),
-        participation=sampler.participation(recipe.run.rounds) if correlated else None,
-        devices=device_noise_of(recipe, sampler),
-    )
+    return mechanism_of(recipe, layers, KINDS, Mechanism)

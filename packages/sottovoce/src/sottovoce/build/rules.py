@@ -16,12 +16,13 @@ from sottovoce.models.lora import Survey, starred
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce.privacy.schedule import Schedule, build_schedule
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.events import MOST_EXAMPLES
 from sottovoce_evidence.bases import NO_BASE
 from sottovoce_evidence.errors import SottoError, count_of, plain_number, plural
+from sottovoce_evidence.mechanism import accountant_of
 from sottovoce_evidence.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe, Run, Server
+from sottovoce_evidence.schedule import Schedule, build_schedule
 
 MOST_PLACES = 2**32  # of examples: what an example draws for itself is keyed by its number, of 32 bits
 MOST_PREDICTED = 2**31  # probabilities that distillation keeps for one text: 8 GiB
@@ -525,7 +526,3 @@ def _other_method(recipe: Recipe) -> str:
 def _is_late(run: Run) -> bool:
     """Do some devices train an older model than the newest?"""
     return run.deploy_every > 1 or bool(run.delays)
-
-
-def accountant_of(privacy: Privacy) -> str:
-    return accounting.DEFAULT_ACCOUNTANT if privacy.accountant == "auto" else privacy.accountant

@@ -168,7 +168,7 @@ def _show(found: Facts, print_found: Callable[[Any], None], json: bool, owner_on
 
 
 def _print_rounds(found: results.RoundsResult) -> None:
-    from sottovoce.reporting.statement_text import would_have_seen
+    from sottovoce_evidence.statement_text import would_have_seen
 
     at, sure = f"at δ = {plain_number(found.delta)}", f"at {found.confidence:g} confidence"
     print(

@@ -98,7 +98,7 @@ def _show_plan(plan: Release, run: Path) -> None:
 
 
 def _show_released(result: Release, run: Path) -> None:
-    from sottovoce.reporting.statement_text import would_have_seen
+    from sottovoce_evidence.statement_text import would_have_seen
 
     print(f"released: {result.out}")
     print(f"anyone who has it checks it with: {result.check}")

@@ -16,7 +16,6 @@ from sottovoce.audit.registry import Registry
 from sottovoce.audit.results import CanariesResult, Guesses, OneRunResult, OtherCurve
 from sottovoce.audit.trade_off import curve_bound
 from sottovoce.build.assembly import Assembly, assemble
-from sottovoce.build.rules import accountant_of
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.insert_canaries import choose_canaries, read_registry, saved_canary_scores
@@ -34,6 +33,7 @@ from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import NonPrivate, Spent
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.ledger import read_ledger
+from sottovoce_evidence.mechanism import accountant_of
 from sottovoce_evidence.recipe import Recipe
 
 ITSELF = "the model itself: its canaries were inserted when it was trained"

@@ -150,7 +150,7 @@ def start_at_hand(path: str | Path) -> str | None:
         if load_tokenizer(_vocabulary_file(initial)).fingerprint != load_vocabulary(run).fingerprint:
             return None
         started = read_statement(run).start
-        if find_base(initial) and not (started and digest(weights_of(load_run(initial)[0])) in started.source):
+        if find_base(initial) and not (started and digest(weights_of(load_run(initial)[0])) == started.weights):
             return None
     except (SottoError, OSError):  # moved, removed or damaged: the run can be measured without it
         return None

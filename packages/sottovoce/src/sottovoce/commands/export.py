@@ -33,22 +33,25 @@ from sottovoce.evaluation.suggestions import writes_small
 from sottovoce.evaluation.whole_words import WIDTH
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.models.lora import merge
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES, read_manifest
 from sottovoce.runs.folder import ONNX, RunFolder
 from sottovoce.runs.record import coarse_count
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError
-from sottovoce_evidence.files import check_empty, made_aside, pretty, sealed, write_aside
+from sottovoce_evidence.files import as_json, check_empty, made_aside, pretty, sealed, write_aside
 from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import Statement
+from sottovoce_evidence.statement_text import prose
 
 WEIGHTS = ("float32", "8bit")
 _USERS = 50  # held-out users on whom 8-bit weights are compared with the others
 
 
 def export_run(
-    path: str | Path, out: str | Path, *, weights: str = "float32", statement: dict[str, Any] | None = None
+    path: str | Path, out: str | Path, *, weights: str = "float32", statement: Statement | None = None
 ) -> dict[str, Any]:
     """Write the model of a run, a release or a base as ONNX into a new folder, and return the manifest.
 
@@ -66,7 +69,7 @@ def export_run(
         raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
     source, out = _open(path), Path(out)
     if statement is not None:
-        source = replace(source, privacy=_stated(statement))
+        source = replace(source, privacy=stated(statement))
     model, vocabulary = source.model, source.vocabulary
     check_empty(out)
     names = GRAPHS if vocabulary.is_words else (*GRAPHS, BATCH)
@@ -155,7 +158,7 @@ def _open(path: str | Path) -> _Source:
         model=merge(model),
         vocabulary=vocabulary,
         weights=checkpoints.digest(run.load_weights()),
-        privacy=_stated(run.read_statement()),
+        privacy=stated(read_statement(run)),
         private=_is_for_owner_alone(run),
         run=run,
     )
@@ -168,8 +171,10 @@ def _is_for_owner_alone(run: RunFolder) -> bool:
     return not promised and run.read_card().get("trained_on") != bases.PUBLIC
 
 
-def _stated(statement: dict[str, Any]) -> dict[str, Any]:
-    return {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")}
+def stated(statement: Statement) -> dict[str, Any]:
+    """What a manifest says of the guarantee."""
+    told = {name: getattr(statement, name) for name in ("private", "epsilon", "delta")}
+    return {**as_json(told), "unit": "user", "prose": prose(statement)}
 
 
 def _open_base(folder: Path) -> _Source:

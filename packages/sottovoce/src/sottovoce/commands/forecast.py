@@ -25,7 +25,6 @@ from sottovoce.models.contract import LanguageModel, parameter_count, split
 from sottovoce.planning.expectation import BASE, DROWNED, Expectation, at_most, expect, not_measured
 from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
-from sottovoce.reporting.statement import store_total
 from sottovoce.runs.payments import store_ledger
 from sottovoce.runs.record import coarse_count
 from sottovoce.training.strategy import FederatedAveraging
@@ -34,6 +33,7 @@ from sottovoce.training.variants.example_level import ExampleLevel
 from sottovoce_evidence import accounting
 from sottovoce_evidence.errors import SottoError, count_of
 from sottovoce_evidence.files import Facts
+from sottovoce_evidence.statement import store_total
 
 SMALLEST_EPSILON = 0.1  # below it, no run that we measured learned anything
 
@@ -90,7 +90,7 @@ def forecast_run(
     if assembly.is_private:
         charged = mechanism.events(planned)
         epsilon = accounting.epsilon([*assembly.before, *charged], privacy.delta, accountant)
-        epsilon_store = store_total([*store_ledger(store).spent(), *charged], privacy.delta, accountant)
+        epsilon_store, _ = store_total([*store_ledger(store).spent(), *charged], privacy.delta, accountant)
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     noise_std = mechanism.noise_std(1, clip_norms)[0]
     unknown = not_measured(assembly.recipe)

@@ -14,8 +14,6 @@ from safetensors.numpy import load_file
 from sottovoce.build.assembly import build_model, filled_model, load_model, model_settings, weights_of
 from sottovoce.build.rules import NEEDS_START
 from sottovoce.commands.stores import has_own_store
-from sottovoce.commands.verify import FAILED, OWN_CODE, verify_release
-from sottovoce.commands.verify_files import largest
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import TOKENIZER
 from sottovoce.data.tokenizer import Tokenizer
@@ -32,7 +30,7 @@ from sottovoce.models.hugging_face import (
     tokens_of_file,
 )
 from sottovoce.models.lora import Adapted, merge, merge_weights, put_under
-from sottovoce.reporting.statement import DECLARED, RUN_NAME, read_statement
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import NOTHING
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import WEIGHTS, RunFolder, is_release
@@ -44,6 +42,9 @@ from sottovoce_evidence.errors import DamagedRun, SottoError, count_of
 from sottovoce_evidence.files import Json, check_plain, read_sealed, sha256_of
 from sottovoce_evidence.ledger import StoreLedger, first_line
 from sottovoce_evidence.recipe import Model, Recipe
+from sottovoce_evidence.release import RUN_NAME, largest
+from sottovoce_evidence.statement_text import DECLARED
+from sottovoce_evidence.verify import FAILED, OWN_CODE, verify_release
 
 PRIVATE = "private"  # under "trained_on" of a start: it and all before it is private or of public text
 

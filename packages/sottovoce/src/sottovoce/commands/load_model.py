@@ -13,9 +13,10 @@ from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.evaluation.suggestions import Suggestion, suggest
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.models.lora import merge
-from sottovoce.reporting.statement import Statement, read_statement
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.statement import Statement
 
 
 @dataclass(frozen=True, repr=False)

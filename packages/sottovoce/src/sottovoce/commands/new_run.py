@@ -39,6 +39,7 @@ from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Json, sealed
 from sottovoce_evidence.ledger import Ledger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import StartFacts
 
 Stop = Callable[[], bool]
 
@@ -222,6 +223,11 @@ def check_also(recipe: Recipe, text: Store | None) -> None:
             f"also_evaluate_on={text.path or 'a store in memory'} holds people's text, and its figures would be in the "
             f"public record without noise; give public text, or use `sotto evaluate` after training"
         )
+
+
+def start_in(header: Json) -> StartFacts | None:
+    """What the ledger of a run says of its start."""
+    return StartFacts.from_json(header["start"]) if "start" in header else None
 
 
 def is_of_public_text(store: Store, start: Json | None) -> bool:

@@ -11,7 +11,6 @@ from sottovoce.commands.evaluate import load_run, open_users
 from sottovoce.commands.paid_answer import one_at_a_time, pay_and_keep
 from sottovoce.commands.stores import held_out_users, store_is_kept
 from sottovoce.data.store import Store
-from sottovoce.evaluation.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
 from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.bounded_sums import MOST_TOKENS, BoundedSums
@@ -24,6 +23,7 @@ from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, read_sealed
 from sottovoce_evidence.ledger import EVALUATION, StoreLedger
+from sottovoce_evidence.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
 from sottovoce_evidence.recipe import Recipe
 
 DELTA = 1e-6

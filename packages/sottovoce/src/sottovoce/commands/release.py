@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.audit.results import Audits, CanariesResult, RoundsResult
+from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.release_folder import NotVerified, Publication, ReleaseFolder, store_ledger
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce.reporting.statement import AuditOutcome, Statement, read_statement
+from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.secrets import Secrets
@@ -27,6 +28,7 @@ from sottovoce_evidence.files import Facts, check_empty, made_aside
 from sottovoce_evidence.ledger import PREPARATION, Ledger
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.signature import fingerprint, owner_key, owner_key_file
+from sottovoce_evidence.statement import AuditOutcome, AuditResult, Evidence, Statement, differences, state
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024
 AUDITS = ("rounds", "canaries")
@@ -162,8 +164,6 @@ def run_faults(run: RunFolder) -> Iterator[str]:
     rounds = statement.rounds_done
     if ledger.rounds < rounds:
         yield f"the ledger has no entry for round {ledger.rounds + 1}, and the model is of round {rounds}"
-    if statement.charges != len(ledger.entries):
-        yield f"the statement counts {count_of(statement.charges, 'charge')}, and the ledger has {len(ledger.entries)}"
     people = store_ledger(run, recipe)
     # A round that another charge covers was paid for with that one.
     paid = [(event, count) for event, count in ledger.spent() if not isinstance(event, Covered)]
@@ -176,16 +176,13 @@ def run_faults(run: RunFolder) -> Iterator[str]:
     # What is listed must be what the ledgers have, and have the ε that is claimed: a release has one number.
     least = accounting.epsilon([*people.spent(PREPARATION), *ledger.spent()], privacy.delta, privacy.accountant)
     cost = accounting.epsilon(statement.charged, privacy.delta, privacy.accountant)
-    claimed = statement.epsilon
-    if not (least <= cost * (1 + _ROUNDING) and abs(cost - claimed) <= claimed * _ROUNDING):  # NaN is no guarantee
-        charged = f"{accounting.rounded_up(max(least, cost), 4)} at {plain_number(privacy.delta)}"
-        claim = f"ε = {accounting.rounded_up(claimed, 4)} at δ = {plain_number(statement.delta)}"
-        yield f"the statement claims {claim}, and the ledger's charges come to {charged}"
-    if statement.delta != privacy.delta:
-        stated, asked = plain_number(statement.delta), plain_number(privacy.delta)
-        yield f"the statement is for δ = {stated}, and the recipe for {asked}"
-    if run.read_card()["privacy"] != run.read_statement():
-        yield "model/card.json and privacy.json do not say the same"
+    if not least <= cost * (1 + _ROUNDING):
+        charged = f"{accounting.rounded_up(least, 4)} at {plain_number(privacy.delta)}"
+        yield f"the statement's charges come to ε = {accounting.rounded_up(cost, 4)}, and the ledger's to {charged}"
+    due = state(Evidence(recipe, statement.charged, statement.facts, KINDS))
+    other = [path for path, *_ in differences(statement.to_json(), due.to_json())]
+    if other:
+        yield f"privacy.json is not what recipe and charges come to: {', '.join(other)}; {again}"
     words = run.tokenizer_file()
     if load_tokenizer(words).fingerprint != statement.vocabulary.fingerprint:
         yield f"model/{words.name} is not the vocabulary of the statement"
@@ -266,7 +263,7 @@ def threshold(secrets: int) -> float:
     return CHANCE_BITS + math.log2(max(secrets, 1))
 
 
-def _outcome(result: RoundsResult | CanariesResult, passed: str) -> AuditOutcome:
+def _outcome(result: RoundsResult | CanariesResult, passed: AuditResult) -> AuditOutcome:
     """Figures that follow from what is released and from made-up users alone.
 
     Scores of a run's own rounds and results of a copy do not: only whether they passed may be published.
@@ -275,6 +272,6 @@ def _outcome(result: RoundsResult | CanariesResult, passed: str) -> AuditOutcome
         of, curve = ("this model", result.curve) if result.itself else ("a copy", None)
         return AuditOutcome("canaries", passed, of=of, one_run=result.one_run is not None, curve=curve)
     published = ["claimed", "shown", "delta", "confidence", "rounds"]
-    if result.measured_noise:  # audits of version 0.1 do not know what they would have noticed
+    if result.measured_noise:
         published += ["claimed_multiplier", "shown_multiplier", "would_notice"]
     return AuditOutcome("rounds", passed, **{name: getattr(result, name) for name in published})

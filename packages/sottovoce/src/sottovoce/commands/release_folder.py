@@ -14,33 +14,28 @@ from sottovoce.commands.export import export_run
 from sottovoce.commands.private_evaluation import PAID, may_show_exact, private_accuracy
 from sottovoce.commands.report import public_recipe, report_run
 from sottovoce.commands.stores import held_out_users, store_folder
-from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.languages import DEFAULT, SPACES
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy
-from sottovoce.reporting.derived import own_blocks
-from sottovoce.reporting.model_card import Described, model_card
 from sottovoce.reporting.report import last_evaluation
-from sottovoce.reporting.statement import (
-    AuditOutcome,
-    Statement,
-    read_statement,
-    with_private_accuracy,
-    with_store_total,
-)
-from sottovoce.reporting.statement_text import with_prose
+from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import Lines, as_lines, without_evaluations
-from sottovoce_evidence import bases
+from sottovoce_evidence import accounting, bases
+from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.files import Json, sealed, write_aside
+from sottovoce_evidence.files import sealed, sha256_of, write_aside
 from sottovoce_evidence.ledger import StoreLedger, write_release
+from sottovoce_evidence.private_accuracy import PrivateAccuracy
+from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.release import CARD, FACTS, LEDGER, ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS
 from sottovoce_evidence.signature import MANIFEST, RELEASE, SIGNATURE, SIGNER, fingerprint, sign_folder
+from sottovoce_evidence.statement import AuditOutcome, Evidence, Published, Statement, state
+from sottovoce_evidence.verify import FAILED, read_evidence, verify_release
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -98,7 +93,7 @@ class ReleaseFolder:
         elif not self.exact:
             self.notes += (f"no exact figure of held-out users: {PAID}; `sotto evaluate --private-epsilon` gives one",)
         own, words = self.card.own_model, find_tokenizer(self.run.model).name
-        files = [WEIGHTS, words, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
+        files = [WEIGHTS, words, CARD, STATEMENT, FACTS, LEDGER, RECIPE]
         files += self._copied
         if own:
             self.notes += ("no report.html and no ONNX: the model is your own; `sotto report` needs it from Python",)
@@ -112,9 +107,9 @@ class ReleaseFolder:
 
     def _own_code(self) -> Iterator[str]:
         """What others cannot check without code of the owner's own."""
-        for block in own_blocks(read_statement(self.run), Recipe.of(self.run)):
-            told = "says so, and that it is not checked" if block.bounds else "fails"
-            yield f"{block.shown} is of your own code: without it `sotto verify` {told}; publish it with the model"
+        statement = read_statement(self.run)
+        for block in Evidence(Recipe.of(self.run), statement.charged, statement.facts).own_code():
+            yield f"{block}: code of your own; `sotto verify` says that it is not checked; publish it with the model"
 
     @property
     def _copied(self) -> dict[str, bytes]:
@@ -179,61 +174,61 @@ class ReleaseFolder:
         run, recipe = self.run, Recipe.of(self.run)
         for file in (run.model_file(WEIGHTS), run.tokenizer_file()):
             write_aside(draft / file.name, file.read_bytes())
-        # Later runs on the same people count: the total is the one of today.
-        statement = replace(read_statement(run), audits=audits)
-        statement = with_store_total(statement, store_ledger(run, recipe).spent(), recipe.privacy.accountant)
-        if self.accuracy is not None and self.held_out is not None and self.held_out.path is not None:
-            spent = StoreLedger(self.held_out.path / "ledger.jsonl").spent_on_held_out()
-            statement = with_private_accuracy(statement, self.accuracy, spent, exact_before=self.exact_before)
-        written = sealed(with_prose(statement))
-        run.write_json(draft / STATEMENT, written)
-        model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
-        run.write_json(draft / "card.json", sealed({**run.read_card(), "model": model or None, "privacy": written}))
-        write_release(draft / "ledger.jsonl", statement.run, statement.charged)
         public = public_recipe(run, self.card)
         if self.card.own_model:
             del public["model"]
-        write_aside(draft / RECIPE, Recipe.from_dict(public).to_toml().encode())
+        public = Recipe.from_dict(public)
+        # Later runs on the same people count: the total is the one of today.
+        stated = with_store_total(read_statement(run), store_ledger(run, recipe).spent())
+        stated = replace(stated, audits=audits, published=self._published(stated))
+        if self.accuracy is not None and self.held_out is not None and self.held_out.path is not None:
+            spent = StoreLedger(self.held_out.path / "ledger.jsonl").spent_on_held_out()
+            stated = with_private_accuracy(stated, self.accuracy, spent)
+        model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
+        run.write_json(draft / CARD, sealed({**run.read_card(), "model": model or None}))
+        write_release(draft / LEDGER, stated.run, stated.charged)
+        write_aside(draft / RECIPE, public.to_toml().encode())
         for name, text in self._copied.items():
             write_aside(draft / name, text)
         if REPORT in self.files:
-            report_run(run.path, out=draft / REPORT, statement=statement)
+            report_run(run.path, out=draft / REPORT, statement=stated)
         if self.onnx:
-            self._export(draft, written)
-        write_aside(draft / README, model_card(self._described(statement, model)).encode())
+            self._export(draft, stated)
+        files = {path.relative_to(draft).as_posix(): sha256_of(path) for path in draft.rglob("*") if path.is_file()}
+        run.write_json(draft / FACTS, sealed(replace(stated, files=files).facts.to_json()))
+        evidence = read_evidence(draft)
+        statement = state(evidence)
+        run.write_json(draft / STATEMENT, sealed(statement.to_json()))
+        text = readme(Released.of(draft, statement, evidence.recipe), self.signer)
+        write_aside(draft / README, text.encode())
         return statement
 
-    def _export(self, draft: Path, statement: Json) -> None:
+    def _export(self, draft: Path, statement: Statement) -> None:
         try:
             export_run(self.run.path, draft / ONNX, statement=statement)
         except SottoError as error:  # such as a model that ONNX does not compute alike: the release is whole without it
             self.onnx, self.notes = False, (*self.notes, f"no ONNX: {error}")
             self.files = tuple(name for name in self.files if name != f"{ONNX}/")
 
-    def _described(self, statement: Statement, model: dict[str, object]) -> Described:
-        run, recipe, initial = self.run, Recipe.of(self.run), Recipe.of(self.run).model.initial
+    def _published(self, statement: Statement) -> Published:
+        run = self.run
         cards = [bases.read_base(folder) for name in bases.shipped() if (folder := bases.find(name))]
         same_words = [card.language for card in cards if card.words == statement.vocabulary.fingerprint]
-        started = statement.start is not None and initial not in (None, bases.NO_BASE)
-        exact, vocabulary = self.exact, load_tokenizer(run.tokenizer_file())
+        vocabulary = load_tokenizer(run.tokenizer_file())
         # A default says nothing of the text.
         named = None if vocabulary.language in (DEFAULT, SPACES) else vocabulary.language
-        last = [line for line in run.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
-        return Described(
+        return Published(
             name=self.out.resolve().name,
-            card=self.card,
-            statement=statement,
-            model=model,
             license=self.publication.license,
-            signer=self.signer,
             language=self.publication.language or next(iter(same_words), None) or named,
             prompt=next(iter(prompts_for(vocabulary, listed=not statement.vocabulary.private)), ""),
-            base_model=Path(recipe.model.initial or "").name if started else None,
-            base=next((card for card in cards if started and card.name == initial), None),
-            evaluation=last[-1]["evaluation"] if last and exact else None,
-            baselines=Baselines.of(run) if exact else None,
-            onnx=self.onnx,
         )
+
+
+def with_private_accuracy(statement: Statement, accuracy: PrivateAccuracy, spent: Spent) -> Statement:
+    """The same with an accuracy that is private for held-out users. `spent` is all that they were charged."""
+    total = accounting.epsilon(spent, accuracy.terms.delta)
+    return replace(statement, private_accuracy=accuracy, epsilon_held_out=total)
 
 
 def store_ledger(run: RunFolder, recipe: Recipe) -> StoreLedger:

@@ -16,7 +16,7 @@ from sottovoce.models.contract import LanguageModel
 from sottovoce.reporting.findings import Finding, findings
 from sottovoce.reporting.notebook import PagePath
 from sottovoce.reporting.report import Evidence, OtherRun, render
-from sottovoce.reporting.statement import Statement, read_statement, with_store_total
+from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
@@ -25,6 +25,7 @@ from sottovoce.runs.record import without_evaluations
 from sottovoce_evidence.files import Json, write_aside
 from sottovoce_evidence.ledger import StoreLedger, read_ledger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import Statement
 
 
 def report_run(
@@ -108,7 +109,7 @@ def _statement_of_today(run: RunFolder) -> Statement:
         return replace(statement, store_gone=True)
     charged = sum(count for _, count in StoreLedger(ledger).spent(statement.run))
     statement = replace(statement, out_of_date=statement.charged_to_store != charged)
-    return with_store_total(statement, people.spent, recipe.privacy.accountant)
+    return with_store_total(statement, people.spent)
 
 
 def _other(run: RunFolder, other: RunFolder, *, exact: bool) -> OtherRun:

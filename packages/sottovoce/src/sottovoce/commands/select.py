@@ -8,9 +8,10 @@ import secrets as os_entropy
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.evaluate import Extra, evaluate_run, public_text
 from sottovoce.commands.initial_model import with_sizes
 from sottovoce.commands.new_run import Context, open_run
@@ -18,18 +19,9 @@ from sottovoce.commands.release import AUDITS, BY_DEFAULT, run_faults
 from sottovoce.commands.release_folder import Publication, ReleaseFolder
 from sottovoce.commands.stores import has_own_store, with_absolute_paths
 from sottovoce.commands.train import train
-from sottovoce.commands.verify_files import check_work
 from sottovoce.data.store import Store, store_facts
 from sottovoce.data.tokenizer_files import find_tokenizer
-from sottovoce.reporting.statement import (
-    AuditOutcome,
-    ChosenFacts,
-    Statement,
-    as_chosen,
-    read_statement,
-    with_store_total,
-)
-from sottovoce.reporting.statement_text import with_prose
+from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.payments import planned_rounds
@@ -41,7 +33,9 @@ from sottovoce_evidence.errors import SettingError, SottoError
 from sottovoce_evidence.files import Facts, check_empty, made_aside, work_folder, write_aside
 from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.release import check_work
 from sottovoce_evidence.signature import fingerprint, owner_key
+from sottovoce_evidence.statement import AuditOutcome, ChosenFacts, Evidence, Statement, state
 
 SCORE = "the perplexity of public text"
 DISTRIBUTIONS = ("logarithmic", "geometric")  # with one run at least
@@ -71,12 +65,14 @@ class Selected(Facts):
     epsilon: float
     delta: float
     chosen: ChosenFacts
+    expected_runs: float
+    distribution: str
     perplexity: float  # of the public text
     files: tuple[str, ...]
     check: str  # the command by which anyone with the released folder checks it
 
     def __repr__(self) -> str:
-        best = f"best of {self.chosen.expected_runs:g} runs on average"
+        best = f"best of {self.expected_runs:g} runs on average"
         return f"<Selected: {self.out}, {best}, ε = {rounded_up(self.epsilon)}>"
 
 
@@ -126,13 +122,14 @@ def select_best(
         copy = Path(Recipe.of(best).data.store)
         for file in _LEDGER:  # the total is that of the people, and the run alone is not in it
             shutil.copyfile(people / file, copy / file)
-        chosen = ChosenFacts(event.expected_runs, event.distribution, len(recipes), SCORE, name)
+        chosen = ChosenFacts(len(recipes), SCORE, name)
         statement = _restate(best, event, chosen, StoreLedger(copy / "ledger.jsonl"))
         draft = ReleaseFolder(best, out, publication, fingerprint(key.public_key()))
         draft.publish(folder, tuple(AuditOutcome(name, "not run") for name in AUDITS), key)
         Secrets.erase(best.secrets)
     check = f"sotto verify {out} --signer {draft.signer}"
-    return Selected(str(out), statement.epsilon, statement.delta, chosen, score, draft.files, check)
+    drawn = event.expected_runs, event.distribution
+    return Selected(str(out), statement.epsilon, statement.delta, chosen, *drawn, score, draft.files, check)
 
 
 @contextmanager
@@ -223,9 +220,11 @@ def _best(recipes: Sequence[Recipe], public: Store, runs: int, work: Path, name:
 
 def _restate(run: RunFolder, event: BestOfRuns, chosen: ChosenFacts, people: StoreLedger) -> Statement:
     """Write the statement and the record of a run again, as those of the best of several."""
-    statement = as_chosen(read_statement(run), event, chosen)
-    statement = with_store_total(statement, people.spent(), "rdp")
-    run.save_statement(with_prose(statement), Card.from_json(run.read_card()).to_json())
+    recipe, stated = Recipe.of(run), read_statement(run)
+    before = Evidence(recipe, stated.charged, stated.facts).before
+    statement = state(Evidence(recipe, [*before, (event, 1)], replace(stated.facts, chosen=chosen), KINDS))
+    statement = with_store_total(statement, people.spent())
+    run.save_statement(statement.to_json(), Card.from_json(run.read_card()).to_json())
     lines = [{**line, "epsilon": statement.epsilon} for line in run.record.read()]
     write_aside(run.record.path, b"")
     for line in lines:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median_low
 from threading import Lock
@@ -14,6 +15,7 @@ from typing import Unpack
 import numpy as np
 
 from sottovoce.build.assembly import weights_of
+from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import Clock, Pace
 from sottovoce.commands.forecast import sampled
@@ -32,23 +34,14 @@ from sottovoce.commands.new_run import (
     never,
     open_run,
     save_state,
+    start_in,
 )
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.evaluation.prediction import Evaluation, evaluate
 from sottovoce.models.contract import LanguageModel, parameter_count
-from sottovoce.privacy.clipping import joint_norm
 from sottovoce.privacy.sampling import BoundedParticipation
-from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.notebook import html_table
-from sottovoce.reporting.statement import (
-    Charges,
-    RunFacts,
-    Statement,
-    VocabularyFacts,
-    make_statement,
-    realised_epsilon,
-)
-from sottovoce.reporting.statement_text import with_prose
+from sottovoce.reporting.statement import with_store_total
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
@@ -62,12 +55,26 @@ from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import RoundResult
 from sottovoce.training.variants.central import Central
+from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.accounting.matrices import realised_sensitivity, worst_rounds
 from sottovoce_evidence.bases import PUBLIC
+from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
 from sottovoce_evidence.files import Json, explain_full_disk, to_json_number
 from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.mechanism import NUMBERS
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import (
+    SOFTWARE,
+    CanarySummary,
+    Evidence,
+    Registered,
+    RunFacts,
+    Statement,
+    VocabularyFacts,
+    realised_epsilon,
+    state,
+)
 
 
 @dataclass(frozen=True)
@@ -510,30 +517,11 @@ class Training:
         start = header.get("start")
         private = is_for_owner_alone(assembly, self.store, start)
         files = self.run_folder.save_model(weights_of(self._model), vocabulary, private=private)
-        charges = Charges(
-            planned=mechanism.events(allowed),
-            done=self.ledger.spent(),
-            repeated=again,
-            elsewhere=extra,
-            vocabulary=assembly.before,
-            store=payments.store_ledger.spent() if budget.private else [],
-            to_store=payments.charged_to_store(),
-        )
-        about = RunFacts(
-            run=payments.run,
-            rounds_planned=payments.planned,
-            rounds_done=self.state.round,
-            vocabulary=VocabularyFacts.of(
-                vocabulary.fingerprint, self.store.vocabulary_source, vocabulary.kind, vocabulary.contexts
-            ),
-            start=start,
-            canaries=header.get("canaries"),
-            federation=self._federation_facts(),
-            practice=self.store.practice,
-            not_covered=self.store.not_covered,
-            files=files,
-        )
-        statement = make_statement(self.recipe, mechanism, assembly.accountant, charges, about)
+        before, planned = assembly.before, mechanism.events(allowed)
+        evidence = Evidence(self.recipe, [*before, *extra, *planned, *again], self._facts(files, again, extra), KINDS)
+        statement = state(evidence)
+        if budget.private:
+            statement = with_store_total(statement, payments.store_ledger.spent())
         card = Card(
             code=assembly.code,
             own_model=assembly.own_model,
@@ -547,26 +535,46 @@ class Training:
             rounds=self.state.round,
             bytes=self._traffic(),
         )
-        self.run_folder.save_statement(with_prose(statement), card.to_json())
+        self.run_folder.save_statement(statement.to_json(), card.to_json())
         return statement
 
-    def _federation_facts(self) -> FederationFacts | None:
-        """How devices were asked, and who made their keys; None in a simulation."""
+    def _facts(self, files: dict[str, str], again: Spent, extra: Spent) -> RunFacts:
+        """What the statement says of the run apart from its recipe and its charges."""
+        store, header, mechanism = self.store, self.ledger.header, self.assembly.algorithm.mechanism
+        vocabulary, canaries = store.vocabulary, header.get("canaries")
+        own = self.recipe.privacy.estimator not in NUMBERS.estimators
+        return RunFacts(
+            run=self.payments.run,
+            rounds_planned=self.payments.planned,
+            rounds_done=self.state.round,
+            charged_again=sum(count for _, count in again),
+            charged_elsewhere=sum(count for _, count in extra),
+            charged_to_store=self.payments.charged_to_store(),
+            clipped_parts=len(mechanism.clipping.clip_norms),
+            own_sensitivity=mechanism.sensitivity(mechanism.clip_norms(1, mechanism.start())) if own else None,
+            vocabulary=VocabularyFacts.of(
+                vocabulary.fingerprint, store.vocabulary_source, vocabulary.kind, vocabulary.contexts
+            ),
+            start=start_in(header),
+            canaries=None if canaries is None else CanarySummary(**canaries),
+            registered=self._registered(),
+            practice=store.practice,
+            owners_per_record=store.owners_per_record,
+            every_record_is_a_user=store.every_record_is_a_user,
+            files=files,
+            software={name: version(name) for name in SOFTWARE},
+        )
+
+    def _registered(self) -> Registered | None:
+        """The devices that are registered, and who made their keys; None in a simulation."""
         if self.context.coordinator is None:
             return None
-        declared, listed = self.recipe.federation, self.context.coordinator.roster.listed
-        return FederationFacts(
-            devices=len(listed.devices),
-            aggregation=declared.aggregation,
-            survivors=declared.survivors,
-            colluding=declared.colluding,
-            noise=declared.noise,
-            keys_made_by_server=len(listed.made_by_server),
-        )
+        listed = self.context.coordinator.roster.listed
+        return Registered(len(listed.devices), len(listed.made_by_server))
 
     def _realised(self, statement: Statement) -> float | None:
         """ε of the rounds that users joined, where it is known which: written for the owner alone."""
-        found = realised_epsilon(statement, self._realised_sensitivity(), self.assembly.accountant)
+        found = realised_epsilon(statement, self._realised_sensitivity())
         if found is not None:
             self.run_folder.save_participation(
                 {

@@ -11,11 +11,11 @@ from jaxtyping import Array, Float, Int
 
 from sottovoce.data.store import Store
 from sottovoce.evaluation.prediction import TokenKinds, blocks_of, sum_block
-from sottovoce.evaluation.private_accuracy import WIDTH, PrivateAccuracy, Terms, loss_bound, spread
 from sottovoce.evaluation.ranks import rank_of
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.head import cross_entropy
 from sottovoce.privacy.bounded_sums import LOSS_STEPS, BoundedSums, NoisySums
+from sottovoce_evidence.private_accuracy import WIDTH, PrivateAccuracy, Terms, loss_bound, spread
 
 _ABOVE_NOISE = 10  # standard deviations that the number of targets must be above 0
 

@@ -45,14 +45,14 @@ from sottovoce.federation.messages import (
 from sottovoce.federation.roster import Enrolment
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
-from sottovoce.privacy.clipping import joint_norm
-from sottovoce.privacy.device_noise import check_noised
 from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.skellam import skellam
 from sottovoce.training.seats import check_seats
 from sottovoce.training.types import Task as CohortTask
 from sottovoce_evidence import accounting
+from sottovoce_evidence.bounds import joint_norm
+from sottovoce_evidence.device_noise import check_noised
 from sottovoce_evidence.errors import SottoError, count_of
 from sottovoce_evidence.files import write_aside
 from sottovoce_evidence.recipe import Recipe

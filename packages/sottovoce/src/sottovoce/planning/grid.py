@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from sottovoce.planning.expectation import Expectation, at_most, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
-from sottovoce.privacy.device_noise import STEPS, DeviceNoise, how_often
 from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
-from sottovoce.privacy.schedule import build_schedule
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import Identity, Participation
+from sottovoce_evidence.device_noise import STEPS, DeviceNoise, how_often
 from sottovoce_evidence.errors import SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.schedule import build_schedule
 
 LONG = 20 * 60  # seconds: a plan then names a shorter run
 EPSILONS = (1.0, 2.0, 4.0, 8.0)

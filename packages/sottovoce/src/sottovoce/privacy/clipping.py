@@ -3,27 +3,24 @@
 A clip cuts an update into parts and bounds the norm of each. The bounds are arguments, since they may change with the
 round. docs/extending.md shows how to add a clip.
 
-A reviewer asks a clip for its norms and does without jax: only what touches an update imports it.
+Their numbers are in `sottovoce_evidence.bounds`: each clip here is one of those, and shortens updates.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-import numpy as np
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
 
-from sottovoce.privacy.registry import Block, Registry
-from sottovoce_evidence.errors import SettingError
+from sottovoce_evidence import bounds
+from sottovoce_evidence.registry import Registry
 
-if TYPE_CHECKING:
-    from jaxtyping import Array, Bool, Float
-
-    ClipNorms = Float[Array, " parts"]
-
+ClipNorms = Float[Array, " parts"]
 Update = Any  # a pytree of float arrays, shaped like the model
 
 # A norm summed in float32 can fall short of the true one; clipping to this share of S keeps the true norm below S.
@@ -33,15 +30,7 @@ SAFE_SHARE = 1 - 2e-5
 
 def norm(update: Update) -> Float[Array, ""]:
     """The L2 norm of all leaves together, in float32."""
-    import jax
-    import jax.numpy as jnp
-
     return jnp.sqrt(sum(jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(update)))
-
-
-def joint_norm(clip_norms: Any) -> float:
-    """How long an update can be whose parts have these norms."""
-    return math.sqrt(sum(float(part) ** 2 for part in np.ravel(clip_norms)))
 
 
 class Clipped(NamedTuple):
@@ -54,9 +43,6 @@ def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bo
 
     A norm that overflows gives zeros, and an update that is not finite stays so, for `finite_or_zero` to catch.
     """
-    import jax
-    import jax.numpy as jnp
-
     length = norm(update)
     safe_bound = bound * SAFE_SHARE
     within = length <= safe_bound
@@ -65,7 +51,7 @@ def project(update: Update, bound: Float[Array, ""] | float) -> tuple[Update, Bo
     return jax.tree.map(lambda leaf: leaf * scale, update), ~within
 
 
-class Clip(Block):
+class Clip(bounds.ClipNorms):
     """Cuts an update into parts and bounds each.
 
     A subclass gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one for each layer), `arrays`
@@ -73,16 +59,6 @@ class Clip(Block):
     Guarantee: part j of the result has L2 norm at most the clip norm j that is given, so the sensitivity follows from
     `joint_norm` of the clip norms. With `weight_aware` it is w·Δ that is bounded, not Δ.
     """
-
-    bounded: ClassVar[bool] = True  # without a bound there is no guarantee
-    if TYPE_CHECKING:  # fields or properties of each subclass
-
-        @property
-        def clip_norms(self) -> tuple[float, ...]:
-            """The declared clip norm of each part."""
-
-        @property
-        def weight_aware(self) -> bool: ...
 
     def normalised(self) -> Self:
         """The same clip with norms of 1. The norms are arguments, so one compiled program serves them all."""
@@ -100,56 +76,30 @@ class Clip(Block):
 
     def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
         """The update with every part within its clip norm."""
-        import jax
-        import jax.numpy as jnp
-
         leaves, structure = jax.tree.flatten(update)
         pairs = zip(self.parts(leaves), clip_norms, strict=True)
         shortened, cut = zip(*(self.shorten(list(part), bound) for part, bound in pairs), strict=True)
         return Clipped(structure.unflatten(list(chain.from_iterable(shortened))), jnp.stack(cut))
 
 
-@dataclass(frozen=True)
-class FlatClip(Clip):
+class FlatClip(bounds.FlatClip, Clip):
     """Clip the concatenation of all layers to `clip_norm`.
 
     Guarantee: the result has L2 norm at most the clip norm it is given. With `weight_aware` it is w·Δ that is kept
     within it, so that a user with little text may send a longer Δ.
     """
 
-    clip_norm: float
-    weight_aware: bool = False
 
-    def __post_init__(self) -> None:
-        _positive(self.clip_norm)
-
-    @property
-    def clip_norms(self) -> tuple[float, ...]:
-        return (self.clip_norm,)
-
-
-@dataclass(frozen=True)
-class PerLayerClip(Clip):
+class PerLayerClip(bounds.PerLayerClip, Clip):
     """Clip each layer's parameters to a norm of their own.
 
-    A layer is one array, or `arrays[j]` of them that follow one another: the two of an adapter.
     Guarantee: layer j of the result has L2 norm at most S_j, so all together at most √(Σ S_j²).
     """
-
-    clip_norms: tuple[float, ...]
-    weight_aware: bool = False
-    arrays: tuple[int, ...] = ()  # of each layer; empty: one
-
-    def __post_init__(self) -> None:
-        if self.arrays and len(self.arrays) != len(self.clip_norms):
-            raise ValueError(f"{len(self.clip_norms)} clip norms were given for {len(self.arrays)} layers")
-        for each in self.clip_norms:
-            _positive(each)
 
     @staticmethod
     def even(clip_norm: float, layers: int, weight_aware: bool = False) -> PerLayerClip:
         """S_j = S/√m, so that all m layers together stay within S."""
-        return PerLayerClip((clip_norm / math.sqrt(layers),) * layers, weight_aware)
+        return PerLayerClip(bounds.even_norms(clip_norm, layers), weight_aware)
 
     def parts(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         counts = self.arrays or (1,) * len(self.clip_norms)
@@ -159,17 +109,10 @@ class PerLayerClip(Clip):
         return [[next(rest) for _ in range(count)] for count in counts]
 
 
-@dataclass(frozen=True)
-class NoClip(Clip):
+class NoClip(bounds.NoClip, Clip):
     """Leave updates as they are. There is no bound, so there is no guarantee."""
 
-    bounded = False
-    clip_norms = (math.inf,)
-    weight_aware = False
-
     def clip(self, update: Update, clip_norms: ClipNorms) -> Clipped:
-        import jax.numpy as jnp
-
         return Clipped(update, jnp.array([False]))
 
 
@@ -178,8 +121,6 @@ CLIPS = Registry[Clip]("privacy.clipping", {"flat": FlatClip, "per_layer": PerLa
 
 def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:
     """What the parts of one user's Δ are clipped to: S, or S/w where it is w·Δ that must stay within S."""
-    import jax.numpy as jnp
-
     if not clipping.weight_aware:
         return clip_norms
     return clip_norms / jnp.where(weight > 0, weight, 1.0)
@@ -191,16 +132,8 @@ def finite_or_zero(update: Update, length: Array | None = None) -> tuple[Update,
     `length` is the norm before a clip, which the clip has computed too: then the update is not read once more for this.
     A number that such a clip made not finite becomes 0.
     """
-    import jax
-    import jax.numpy as jnp
-
     finite = jnp.isfinite(norm(update) if length is None else length)
     # Of a constant, XLA would write an array as large as the update to memory, and read it.
     zero = jax.lax.optimization_barrier(jnp.zeros(()))
     kept = jax.tree.map(lambda leaf: jnp.where(finite & jnp.isfinite(leaf), leaf, zero), update)
     return kept, finite.astype(jnp.float32)
-
-
-def _positive(clip_norm: float) -> None:
-    if not (math.isfinite(clip_norm) and clip_norm > 0):
-        raise SettingError("{clip_norm} must be above 0; it is the longest update a user may send", clip_norm=clip_norm)

@@ -8,7 +8,6 @@ numbers. Such a sum is the same in any order, in any blocks, on any number of de
 from __future__ import annotations
 
 import hashlib
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -16,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.privacy.sha256 import digest_in_lanes
+from sottovoce_evidence.bounds import BITS
 
-BITS = 27  # a contribution is at most 2^27 steps of the grid
 # Two 32-bit halves hold a sum of 2^20 of them, 2^15 at a time; but not 2^20 times 2^27, which no clip lets through.
 _LOW = 16
 MOST_AT_ONCE, MOST = 2**15, 2**20
@@ -29,11 +28,6 @@ class FixedPoint(NamedTuple):
 
     high: Any
     low: Any
-
-
-def grid_of(bound: float) -> float:
-    """The step for contributions whose coordinates are within `bound`: a power of two, so that scaling is exact."""
-    return 2.0 ** (math.ceil(math.log2(bound)) - BITS)
 
 
 def zeros(like: Any) -> FixedPoint:

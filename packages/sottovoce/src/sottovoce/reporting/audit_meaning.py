@@ -14,8 +14,8 @@ from sottovoce.audit.results import (
     RoundsResult,
     TailsResult,
 )
-from sottovoce.reporting.statement_text import epsilon_text, percent, plain
 from sottovoce_evidence.accounting import rounded_down
+from sottovoce_evidence.statement_text import epsilon_text, percent, plain
 
 _MOST = 20.0  # ε beyond which a factor is no longer written out
 

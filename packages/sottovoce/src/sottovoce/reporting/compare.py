@@ -15,11 +15,11 @@ from sottovoce.reporting.findings import Finding, public
 from sottovoce.reporting.notebook import html_frame
 from sottovoce.reporting.pages import Drawing, Table, render_page
 from sottovoce.reporting.report import finite_points, last_evaluation, levels_of, measured
-from sottovoce.reporting.statement import Statement
-from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce_evidence.errors import count_of
 from sottovoce_evidence.files import Json
+from sottovoce_evidence.statement import Statement
+from sottovoce_evidence.statement_text import epsilon_text, finite, percent, plain
 
 MOST_RUNS = 26
 THESE, OF_TRAINING = "the same users", "users of the run's evaluations"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
 from sottovoce.reporting.audit_meaning import meaning
 from sottovoce.reporting.draw.lanes import Lane
-from sottovoce.reporting.statement import Statement
-from sottovoce.reporting.statement_text import epsilon_text, finite, percent, plain, would_have_seen
 from sottovoce_evidence.accounting import rounded_down
 from sottovoce_evidence.errors import count_of
 from sottovoce_evidence.files import Facts, Json, in_file
+from sottovoce_evidence.statement import Statement
+from sottovoce_evidence.statement_text import epsilon_text, finite, percent, plain, would_have_seen
 
 NOT_RUN, NO_CLAIM = "not run", "nothing is claimed"
 HIDDEN = "not public, run or not"

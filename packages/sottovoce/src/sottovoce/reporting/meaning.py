@@ -7,12 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from sottovoce.reporting.pages import Bar, Table
-from sottovoce.reporting.statement import Statement
-from sottovoce.reporting.statement_text import epsilon_text, plain
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.accounting.events import ADDED
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.statement import Statement
+from sottovoce_evidence.statement_text import epsilon_text, plain
 
 _PRIORS = (1000, 100, 10, 2)  # one in so many
 _DELTAS = (0.001, 0.01, 0.03, 0.06, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.7)

@@ -12,24 +12,32 @@ from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
-from sottovoce.reporting.statement import Statement
-from sottovoce.reporting.statement_text import (
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.record import coarse_count
+from sottovoce_evidence.adversaries import adversaries
+from sottovoce_evidence.errors import count_of, plural
+from sottovoce_evidence.files import Json
+from sottovoce_evidence.statement import Statement
+from sottovoce_evidence.statement_text import (
     PRACTICE,
+    PROTECTS,
+    accountant_text,
     bytes_text,
     epsilon_against,
     epsilon_text,
     finite,
     format_value,
+    noise_source,
     other_relation,
     pairs,
     paragraphs,
     percent,
     plain,
+    released_texts,
+    start_text,
+    uncovered_texts,
+    vocabulary_text,
 )
-from sottovoce.runs.baselines import Baselines, Score
-from sottovoce.runs.record import coarse_count
-from sottovoce_evidence.errors import count_of, plural
-from sottovoce_evidence.files import Json
 
 _MEASURES = (
     ("top1", "Top-1", "the likeliest token is the right one"),
@@ -121,8 +129,8 @@ def _view(evidence: Evidence) -> Json:
         "facts": _key_facts(evidence),
         "paragraphs": paragraphs(statement),
         "statement_rows": _statement_rows(statement),
-        "not_covered": statement.not_covered if statement.has_guarantee else [],
-        "adversaries": [(one.who, one.sees, epsilon_against(one)) for one in statement.adversaries],
+        "not_covered": uncovered_texts(statement) if statement.has_guarantee else [],
+        "adversaries": [(one.who, one.sees, epsilon_against(one)) for one in adversaries(statement)],
         "figures": _figures(evidence),
         "suggestions": evidence.suggestions,
         "likeliest": max((share for _, words in evidence.suggestions for _, share in words), default=0) or 1,
@@ -161,7 +169,7 @@ def _verdict(statement: Statement) -> str:
     if not statement.has_guarantee:
         return "No privacy guarantee"
     projected = " (projected)" if statement.is_unfinished else ""
-    return f"ε = {epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}, per {statement.unit}{projected}"
+    return f"ε = {epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}, per user{projected}"
 
 
 def _summary(evidence: Evidence) -> str:
@@ -254,8 +262,8 @@ def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
     vocabulary, again = statement.vocabulary, statement.charged_again
     rounds = f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned"
     rows = [
-        ("Unit", [format_value(statement.unit)]),
-        ("Protects", [statement.protects or ""]),
+        ("Unit", [format_value("user")]),
+        ("Protects", [PROTECTS]),
         ("Relation", [format_value(statement.relation)]),
         ("ε", _epsilon_lines(statement)),
         ("δ", [plain(statement.delta)]),
@@ -263,12 +271,12 @@ def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
         ("Sampling", [format_value(statement.sampling)]),
         ("Declared constants", pairs(statement.declared.to_json())),
         ("Mechanism", pairs(statement.mechanism.to_json())),
-        ("Accountant", [statement.accountant]),
+        ("Accountant", [accountant_text(statement)]),
         ("Secrets", [format_value(statement.secrets)]),
-        ("Noise", [statement.noise_generator or ""]),
-        ("Released", list(statement.released)),
-        ("Vocabulary", [f"fingerprint: {vocabulary.fingerprint}", f"source: {vocabulary.source}"]),
-        ("Start", [statement.start.source] if statement.start else []),
+        ("Noise", [noise_source(statement)]),
+        ("Released", released_texts(statement)),
+        ("Vocabulary", [f"fingerprint: {vocabulary.fingerprint}", f"source: {vocabulary_text(vocabulary)}"]),
+        ("Start", [start_text(statement.start)] if statement.start else []),
         ("Software", [f"{package} {version}" for package, version in statement.software.items()]),
     ]
     # Without a guarantee these would only look like one.

@@ -145,9 +145,9 @@ class RunFolder:
         return load_arrays(self.frozen_file, "put it back, or start another run")
 
     def save_statement(self, statement: Json, card: Json) -> None:
-        """Write a run's statement, and the card of its model, which contains it."""
+        """Write a run's statement, and the card of its model."""
         statement = sealed(statement)
-        write_aside(self.card_file, pretty(sealed({**card, "privacy": statement})))
+        write_aside(self.card_file, pretty(sealed(card)))
         write_aside(self.statement_file, pretty(statement))
 
     def save_participation(self, figures: Json) -> None:
@@ -155,14 +155,12 @@ class RunFolder:
         write_aside(self.participation_file, pretty(figures), private=True)
 
     def model_file(self, name: str) -> Path:
-        """The path of a file of the model. Card and statement must agree, and the file must have the hash they name."""
+        """The path of a file of the model, which must have the hash that the statement names."""
         path = self.model / name
         if not path.is_file():
             then = self._again if self.is_release else f"go on with `sotto resume {self.path}`"
             raise SottoError(f"{self.path} has no finished model yet; {then}")
         statement, card = self.read_statement(), self.read_card()
-        if card.get("privacy") != statement:
-            raise DamagedRun(f"{self.card_file} and {self.statement_file} do not say the same; {self._again}")
         try:
             found = sha256_of(path, _BYTES * card.get("parameters", 0) + FACTS if name == WEIGHTS else TOKENS)
         except OSError as error:

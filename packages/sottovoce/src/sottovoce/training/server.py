@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sottovoce.privacy.schedule import CONSTANT, Schedule
+from sottovoce_evidence.schedule import CONSTANT, Schedule
 
 
 class ServerState(NamedTuple):

@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sottovoce.privacy.sampling import Sampler
 from sottovoce_evidence.accounting.events import MOST_COORDINATES, Event, SampledGaussian, SampledSilos, SampledSkellam
 from sottovoce_evidence.accounting.skellam import chance_above
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.sampling import Sampling
 
 # A plan asks for these, and does without jax: tests compare them with `fixed_point.BITS` and `skellam.LEAST_STD`.
 STEPS = 2.0**26  # of the grid in S: more than this, and at most twice as many
@@ -94,7 +94,7 @@ def check_noised(size: int) -> None:
         raise SottoError(f"noise of devices is for at most {MOST_COORDINATES:,} parameters, not {size:,}; train a part")
 
 
-def how_often(sampler: Sampler, rounds: int, declared: int = 0) -> int:
+def how_often(sampler: Sampling, rounds: int, declared: int = 0) -> int:
     """How many rounds a user may join, by the rule of the sampler.
 
     Where each round draws users by coins, it is what is declared, or else what coins exceed with a chance of

@@ -5,15 +5,26 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sottovoce.evaluation.private_accuracy import PrivateAccuracy
-from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce.reporting.adversaries import Adversary
-from sottovoce.reporting.statement import MechanismFacts, Schedule, Statement
-from sottovoce_evidence.accounting import rounded_down, rounded_up
+from sottovoce_evidence.accounting import BestOfRuns, rounded_down, rounded_up
 from sottovoce_evidence.accounting.events import ADDED, REPLACED
-from sottovoce_evidence.errors import count_of, plural, short_exponent
+from sottovoce_evidence.adversaries import Adversary, adversaries
+from sottovoce_evidence.errors import count_of, plain_number, plural, short_exponent
 from sottovoce_evidence.files import Json
+from sottovoce_evidence.private_accuracy import PrivateAccuracy
+from sottovoce_evidence.statement import (
+    Declared,
+    FederationFacts,
+    MechanismFacts,
+    NotCovered,
+    Schedule,
+    StartFacts,
+    Statement,
+    VocabularyFacts,
+)
 
+DECLARED = "declared public by the owner"
+LOUD = "WARNING"  # how a note to a reviewer begins that is read first
+PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
 _WORDS = {
     ADDED: "one user is added or removed",
     REPLACED: "one user is replaced by another",
@@ -22,18 +33,12 @@ _WORDS = {
     "user": "user: all the text of one person",
 }
 
-EXACT_BEFORE = "Exact figures of the same people were published before. No ε covers those, nor both together."
 PRACTICE = "This run is a practice: it was trained on synthetic people. Its accuracy says nothing about real text."
-
-
-def with_prose(statement: Statement) -> Json:
-    """A statement as privacy.json holds it: its facts, and the same in sentences."""
-    return {**statement.to_json(), "prose": prose(statement)}
 
 
 def prose(statement: Statement) -> str:
     """All paragraphs, and what is not covered."""
-    uncovered = [f"Not covered: {'; '.join(statement.not_covered)}."] if statement.private else []
+    uncovered = [f"Not covered: {'; '.join(uncovered_texts(statement))}."] if statement.private else []
     return "\n\n".join([*paragraphs(statement), *uncovered])
 
 
@@ -50,7 +55,7 @@ def paragraphs(statement: Statement) -> list[str]:
     texts += _against_server(statement) + _chosen(statement)
     if statement.vocabulary.private:
         alone = f"Training alone has ε = {epsilon_text(statement.epsilon_training)} at the same δ."
-        texts.append(f"The vocabulary was {statement.vocabulary.source}. {alone}")
+        texts.append(f"The vocabulary was {vocabulary_text(statement.vocabulary)}. {alone}")
     if statement.across_devices:
         joins = "draw who joins" if statement.min_separation is None else "keep count of the rounds that they join"
         texts.append(
@@ -96,10 +101,8 @@ def _added_up(statement: Statement) -> str:
 
 def _adversaries(statement: Statement) -> list[str]:
     """Who sees what, and which ε holds against them."""
-    if not statement.adversaries:
-        return []
-    rows = [f"{one.who}: {one.sees} ({epsilon_against(one)})" for one in statement.adversaries]
-    return [f"Who sees what: {'; '.join(rows)}."]
+    rows = [f"{one.who}: {one.sees} ({epsilon_against(one)})" for one in adversaries(statement)]
+    return [f"Who sees what: {'; '.join(rows)}."] if rows else []
 
 
 def epsilon_against(adversary: Adversary) -> str:
@@ -138,7 +141,7 @@ def _method(statement: Statement) -> str:
         f"averaged by the {mechanism.estimator.replace('_', ' ')} estimator, whose {moves} is "
         f"{mechanism.sensitivity:.4g}. {_noise(mechanism)}{_changes(mechanism)} "
         f"{statement.rounds_done} of {statement.rounds_planned} {planned} done; ε is for all that are planned, "
-        f"by {statement.accountant}."
+        f"by {accountant_text(statement)}."
     )
 
 
@@ -203,9 +206,6 @@ def other_relation(statement: Statement) -> str:
 def _joins(statement: Statement) -> str:
     """How users come to a round."""
     declared, name = statement.declared, statement.sampling
-    if name not in SAMPLERS:  # a sampler that is not installed here
-        how = name.replace("_", " ")
-        return f"Users join a round by {how} sampling ({declared.cohort:g} of {declared.users:,} declared)"
     rounds = statement.rounds_planned if statement.turns is None else statement.turns
     apart = statement.min_separation
     more = "" if apart is None else f". Two rounds of one user are at least {apart} apart"
@@ -220,17 +220,153 @@ def _joins(statement: Statement) -> str:
             f". One person may be a user of up to {declared.silos} silos, which draw apart: each clips to "
             f"1/{declared.silos} of the clip norm of a person, and the guarantee is for all of them together"
         )
-    return SAMPLERS[name].describe(declared.cohort, declared.users, rounds) + more
+    return _sampled(name, declared, rounds) + more
+
+
+_SUMMARIES = {
+    "poisson": "Poisson: every user joins a round independently",
+    "examples": "examples: every example of a user joins a round independently",
+    "fixed": "fixed size: every round draws the same number of users",
+    "in_turn": "in turn: a public rule puts every user into a group, and each round asks one group",
+    "min_separation": "least separation: users come at irregular times, never too soon after their last, and so often "
+    "at most",
+}
+
+
+def _sampled(name: str, declared: Declared, participations: int) -> str:
+    """How users join a round, where one user joins so many at most."""
+    cohort, users = f"{declared.cohort:g}", f"{declared.users:,}"
+    texts = {
+        "poisson": f"Every user joins a round independently with probability {declared.cohort / declared.users:.4g} "
+        f"({cohort} expected of {users} declared)",
+        "examples": "Every example of a user joins a round independently, by a coin of its own "
+        f"({cohort} places of examples expected, of {users} declared users)",
+        "fixed": f"Every round draws exactly {cohort} of {users} declared places, or of as many as there are users; an "
+        "empty place adds nothing",
+        "in_turn": "Users join in turn: a public hash of a user's id puts them into one of "
+        f"{int(declared.users // declared.cohort):,} groups ({cohort} expected of {users} declared), and every round "
+        f"asks one group. Each joins at most {participations} of the planned rounds, without amplification by sampling",
+        "min_separation": f"It is public when a user joins ({cohort} expected of {users} declared), so sampling "
+        f"amplifies nothing. Each joins at most {participations} of the planned rounds",
+    }
+    how = name.replace("_", " ")  # of a sampler of the owner's own code
+    return texts.get(name, f"Users join a round by {how} sampling ({cohort} of {users} declared)")
 
 
 def _start(statement: Statement) -> list[str]:
     """Where the model came from, if not from the seed."""
-    start = statement.start
-    if start is None:
-        return []
-    if start.run is None:
-        return [f"The model began with {start.described}."]
-    return [f"The model did not begin untrained: {start.described} (run {start.run})."]
+    return [] if statement.start is None else [f"The model began with {start_text(statement.start)}."]
+
+
+def start_text(start: StartFacts) -> str:
+    """By its name, if it has one, and the first digits of its hash."""
+    known = "" if start.signer is None else f", signed by {start.signer}"
+    weights = f"weights {start.weights[:8]}, {_origin(start)}{known}"
+    return f"{start.name} ({weights})" if start.name else weights
+
+
+def _origin(start: StartFacts) -> str:
+    if start.trained_on != "private":
+        public = DECLARED if start.declared else "public by its own card"
+        return public if start.trained_on == "public" else "of unknown origin"
+    names = ", ".join(run.run for run in start.runs)
+    began = f", what they began with {DECLARED}" if start.declared else ""
+    if start.charged:
+        return f"of private runs on the same people ({names}), whose charges are part of this run's ε{began}"
+    costs = ", ".join(f"ε = {rounded_up(run.epsilon)} at δ = {run.delta:g}" for run in start.runs)
+    both = "a person who is among them and among this run's has at most the sum of all ε"
+    return f"of private runs on other people ({names}: {costs}; {both}){began}"
+
+
+_LISTS = {
+    "bytes": "the bytes of UTF-8",
+    "characters": "the characters of wordfreq's list, and bytes",
+    "own words": "the most frequent words of public text",
+}
+
+
+def vocabulary_text(vocabulary: VocabularyFacts) -> str:
+    """Where the tokens come from."""
+    known = ""
+    if vocabulary.contexts:
+        names = ", ".join(vocabulary.contexts)
+        known = f"; the contexts {names}, declared public by the owner of the store"
+    if vocabulary.epsilon is not None and vocabulary.delta is not None:
+        cost = f"ε = {rounded_up(vocabulary.epsilon, 6)} at δ = {plain_number(vocabulary.delta)}"
+        return f"found in the users' own text with {cost}, which is part of this run's ε{known}"
+    source = f"{DECLARED} of the store"
+    if vocabulary.source == "public":
+        language = f" ({vocabulary.language})" if vocabulary.language else ""
+        source = f"public: {_LISTS.get(vocabulary.public_list or '', 'the list of wordfreq')}{language}"
+    return f"{source}{known}" if vocabulary.kind == "words" else f"{vocabulary.kind}, {source}{known}"
+
+
+def released_texts(statement: Statement) -> list[str]:
+    """What may be released of a run."""
+    canaries = ["canaries.json: which canaries were inserted, not which of them were in"]
+    return [
+        *("the model after every round", "record.jsonl", "this statement", "the report without --internal"),
+        *(canaries if statement.canaries else []),
+    ]
+
+
+def accountant_text(statement: Statement) -> str:
+    """With the versions that gave ε."""
+    library = f"dp-accounting {statement.software.get('dp-accounting', 'of an unknown version')}"
+    own = f"sottovoce {statement.software.get('sottovoce-evidence', 'of an unknown version')}"
+    names = {"pld": f"PLD ({own}, {library})", "rdp": f"RDP ({library})"}
+    return names.get(statement.accountant, "the moments accountant (Abadi et al. 2016, orders 1 to 32)")
+
+
+def noise_source(statement: Statement) -> str:
+    """What noise is drawn with."""
+    if statement.noise_generator == "rounded Gaussians":
+        return "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
+    return "Skellam numbers, exact to 2^-1000, from ChaCha20 with 256-bit keys of each device and the server"
+
+
+def uncovered_texts(statement: Statement) -> list[str]:
+    """What the guarantee does not cover, in words."""
+    found = statement.federation or FederationFacts(0)
+    several, colluding = count_of(found.colluding, "device"), f"{found.survivors} devices or more"
+    kept = f"{count_of(found.stand_ins, 'device')}, which it made: it could stand in for"
+    texts: dict[NotCovered, str] = {
+        "held_out": "held-out users: accuracy is measured on them exactly, and they are not protected",
+        "settings": "choosing hyper-parameters by looking at results on the private text, other than through runs "
+        "charged to the store",
+        "later_runs": "the store's total, where later runs were chosen by the results of earlier ones",
+        "owners_files": "diagnostics.jsonl, participation.json, preparation.json, audits, the secrets, the checkpoints "
+        "and timing: they are for the owner only",
+        "other_models": "models of non-private or experimental runs on the same store: releasing one voids this "
+        "statement",
+        "second_ids": "a person who holds two user ids, or text about one person written by another",
+        "shared_records": f"what up to {statement.owners_per_record} people own together: it is in the text of each of "
+        "them",
+        "records_as_users": "a person with several records: every record counts as one user",
+        "philox": "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a "
+        "cipher",
+        "start": "the people whose text the model was trained on before this run began",
+        "turns": "when a user's turn would be: it follows from their id by a public rule",
+        "separated_rounds": "in which rounds a user joins, if they are known to take part: no secret chance decides it",
+        "watchers": "anyone who watches the network, and the server: they see who takes part, so sampling amplifies "
+        "nothing",
+        "watchers_of_masked_sums": "anyone who watches the network, the server, and the devices of a round: they know "
+        "who takes part, so sampling amplifies nothing",
+        "server": "the server: it adds up what devices send before the noise is in, and is trusted to keep none of it",
+        "server_of_masked_sums": f"the server: it opens one sum over {colluding} before the noise is in, and no "
+        f"device's own, unless more than {several} collude with it",
+        "server_with_more": f"the server with more than {several} that collude with it",
+        "kept_keys": f"the server, if it kept the keys of {kept} {plural(found.stand_ins, 'it', 'them')}, and see what "
+        "the others send",
+        "spoiled_rounds": "a device that breaks the rules: nobody can clip what it sends, so it can spoil a round; "
+        "what others send stays hidden",
+        "late_silos": "time and failures: a silo that is late because of one of its users is missing from a round with "
+        "all of them, and one whose training fails sends zeros for all of them",
+        "silos_draw": "silos: a device that holds several users is trusted to draw, to clip and to add up each of them "
+        "apart",
+        "rehearsed": "the authors of the text that devices rehearse: the owner declares it public",
+    }
+    return [texts[code] for code in statement.not_covered]
 
 
 def _canaries(statement: Statement) -> list[str]:
@@ -253,14 +389,15 @@ def _canaries(statement: Statement) -> list[str]:
 def _chosen(statement: Statement) -> list[str]:
     """Of the best of several runs: how it was chosen, which ε counts."""
     found = statement.chosen
-    if found is None:
+    drawn = next((event for event, _ in statement.charged if isinstance(event, BestOfRuns)), None)
+    if found is None or drawn is None:
         return []
     tried = (
         "with the same settings" if found.settings == 1 else f"each with one of {found.settings} settings, at random"
     )
     return [
-        f"The model is the best of several such runs, {tried}. Their number was drawn from a {found.distribution} "
-        f"distribution of mean {found.expected_runs:g} and is a secret. The score was {found.score}. The others were "
+        f"The model is the best of several such runs, {tried}. Their number was drawn from a {drawn.distribution} "
+        f"distribution of mean {drawn.expected_runs:g} and is a secret. The score was {found.score}. The others were "
         "erased unseen. ε is that of the choice (Papernot and Steinke 2022)."
     ]
 
@@ -277,7 +414,6 @@ def _held_out(statement: Statement) -> list[str]:
         f"when one is added or removed: {accuracy_text(found)}. The first {terms.tokens_per_user:,} tokens of each "
         f"count, and their number has noise too. Over all private evaluations on them, ε is "
         f"{epsilon_text(statement.epsilon_held_out)} at the same δ. This release has no exact figure of them."
-        + (f" {EXACT_BEFORE}" if statement.exact_before else "")
     ]
 
 
@@ -387,6 +523,6 @@ def format_value(value: Any) -> str:
         return ", ".join(f"{key.replace('_', ' ')} {format_value(item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(f"[{format_value(item)}]" if isinstance(item, list) else format_value(item) for item in value)
-    if isinstance(value, str) and value in SAMPLERS:
-        return SAMPLERS[value].summary
+    if isinstance(value, str) and value in _SUMMARIES:
+        return _SUMMARIES[value]
     return _WORDS.get(value, value.replace("_", " ")) if isinstance(value, str) else plain(value)

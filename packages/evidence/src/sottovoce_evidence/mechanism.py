@@ -1,0 +1,375 @@
+"""One object from which everything private is derived: sensitivity, noise, and what the accountant charges.
+
+These are the numbers: a statement, a plan and a reviewer ask for them, and do without jax. The library's
+`privacy/mechanism.py` adds the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from sottovoce_evidence import bounds, sampling
+from sottovoce_evidence.accounting import DEFAULT_ACCOUNTANT
+from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian, Covered, Event, NonPrivate
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix, Tree
+from sottovoce_evidence.adaptive import QuantileTracking
+from sottovoce_evidence.bounds import ClipNorms, Sensitivity, even_norms, grid_of, joint_norm
+from sottovoce_evidence.device_noise import DeviceNoise, how_often
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.recipe import Privacy, Recipe
+from sottovoce_evidence.registry import Registry
+from sottovoce_evidence.sampling import Sampling, build_sampler
+from sottovoce_evidence.schedule import CONSTANT, Schedule, build_schedule
+
+# Beyond these, squares and quotients leave the range of float32.
+LEAST_NORM, MOST_NORM = 1e-9, 1e9
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e6
+MOST_CORRELATED = 2.0**14  # noise over the clip norm: beyond, the numbers of a stream leave the range of float64
+INDEPENDENT = Identity()
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A sampler, a clip, an estimator and noise that belong together.
+
+    `noise_multiplier` is z: the noise over the add-or-remove sensitivity. It and the clip norm may follow a schedule;
+    the clip norm may instead adapt by `tracking`. An `experiment` may have a σ of its own, or no clip, and charges an
+    infinite ε.
+
+    The noise of rounds is independent, unless `matrix` correlates it over the planned rounds of `participation`. Then
+    the sensitivity is that of the run: how far one user moves C·(estimates of all rounds). It is one release.
+
+    Where the sampler lets one person be a user of m silos, every silo clips to S/m, and the sensitivity is that of the
+    person: m updates, each as long as the clip allows.
+    """
+
+    sampler: Sampling
+    clipping: ClipNorms
+    estimator: Sensitivity
+    noise_multiplier: float
+    clip_schedule: Schedule = CONSTANT
+    noise_schedule: Schedule = CONSTANT
+    tracking: QuantileTracking | None = None
+    experiment: bool = False
+    experiment_noise_std: float | None = None
+    nominal_clip_norm: float = math.inf  # what an experiment without a clip scales its noise by
+    unit: str = "user"
+    matrix: StrategyMatrix = INDEPENDENT  # C
+    participation: Participation | None = None  # how often one user may join, where noise is correlated
+    devices: DeviceNoise | None = None  # where devices add noise: then z is at least theirs, and all noise is Skellam
+
+    def __post_init__(self) -> None:
+        if self.experiment_noise_std is not None and not self.experiment:
+            raise SottoError("noise_std is for experiments: a private round derives it from noise_multiplier")
+        if self.clipping.weight_aware and not self.estimator.takes_weighted_clip:
+            raise SottoError(
+                "weight-aware clipping bounds w·Δ; this estimator needs a bound of Δ; use fixed_denominator"
+            )
+        if self.correlated:
+            self._check_correlated()
+        if self.devices is not None:
+            self._check_devices(self.devices)
+        # The sampler refuses a noise that it has no accounting for.
+        self.sampler.events([(factor, 1) for _, factor in self.noise_schedule.points])
+        if not self.experiment and self.noise_multiplier:
+            self._check_numbers()
+
+    def _check_correlated(self) -> None:
+        if self.participation is None or self.participation != self.sampler.participation(self.participation.rounds):
+            raise SottoError("correlated noise needs the participation that its sampler keeps to")
+        changes = self.tracking is not None or {self.noise_schedule, self.clip_schedule} != {CONSTANT}
+        if self.experiment or changes:
+            raise SottoError("correlated noise needs a private run with one clip norm and one noise multiplier")
+
+    def _check_devices(self, devices: DeviceNoise) -> None:
+        changes = self.tracking is not None or self.noise_schedule != CONSTANT
+        if self.experiment or changes or self.correlated or self.estimator.step(1.0) is None:
+            raise SottoError(
+                "noise of devices needs a private run with a fixed denominator, one noise multiplier, and independent "
+                "noise"
+            )
+        if devices.honest < 1 or self.noise_multiplier < devices.noise_multiplier:
+            raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
+
+    @property
+    def correlated(self) -> bool:
+        """Is the noise of one round correlated with that of others?"""
+        return self.participation is not None
+
+    @cached_property
+    def _run(self) -> CorrelatedGaussian:
+        """The one event of a run with correlated noise."""
+        assert self.participation is not None
+        return CorrelatedGaussian(self.noise_multiplier, self.matrix, self.participation)
+
+    @cached_property
+    def run_sensitivity(self) -> float:
+        """How far one user moves a run, over how far they move one round."""
+        return self._run.sensitivity if self.correlated else 1.0
+
+    def across_devices(self) -> Self:
+        """The same at a server whose devices have added their noise, where they do."""
+        return self if self.devices is None else replace(self, devices=replace(self.devices, simulated=False))
+
+    @property
+    def against_server(self) -> list[tuple[Event, int]]:
+        """What the server sees of one user, where devices add noise."""
+        return [] if self.devices is None else self.devices.against_server
+
+    def joining(self, rounds: int) -> Participation | None:
+        """How often, and how close together, a device lets a user join; None where nothing bounds it."""
+        found = self.sampler.participation(rounds)
+        if found is not None or self.devices is None:
+            return found
+        return Participation(rounds, 1, self.devices.participations)
+
+    def with_sampler(self, sampler: Sampling) -> Self:
+        """The same noise with another sampler; where it is correlated, z follows from what that one lets a user do."""
+        if self.participation is None:
+            return replace(self, sampler=sampler)
+        other = replace(self, sampler=sampler, participation=sampler.participation(self.participation.rounds))
+        return replace(other, noise_multiplier=self.noise_multiplier * self.run_sensitivity / other.run_sensitivity)
+
+    def _check_numbers(self) -> None:
+        """Refuse, before anything is trained, what a proof in real numbers allows and float32 does not."""
+        for _, factor in self.noise_schedule.points:
+            z = self.noise_multiplier * factor
+            if self.correlated and z * self.run_sensitivity > MOST_CORRELATED:
+                raise SottoError(
+                    f"noise_multiplier={z:g} times the sensitivity {self.run_sensitivity:g} of the run must be at most "
+                    f"{MOST_CORRELATED:g}"
+                )
+            if not LEAST_NOISE <= z <= MOST_NOISE:
+                raise SottoError(
+                    f"noise_multiplier={z:g} must be from {LEAST_NOISE:g} to {MOST_NOISE:g} in every round; often 1"
+                )
+            if (multiplier := self._update_multiplier(z)) > MOST_NOISE:
+                raise SottoError(
+                    f"the bits of adaptive clipping leave the update a noise multiplier of {multiplier:g}, above "
+                    f"{MOST_NOISE:g}; raise privacy.adaptive_bit_noise"
+                )
+        norms = self.clipping.clip_norms if self.clipping.bounded else ()
+        for norm in (each * factor for _, factor in self.clip_schedule.points for each in norms):
+            if not LEAST_NORM <= norm <= MOST_NORM:
+                raise SottoError(
+                    f"clip_norm={norm:g} must be from {LEAST_NORM:g} to {MOST_NORM:g} in every round and layer"
+                )
+
+    def start(self) -> np.ndarray | None:
+        """The clip norms that tracking begins with; None where the clip norm does not adapt."""
+        return None if self.tracking is None else np.asarray(self.clipping.clip_norms, np.float32)
+
+    def clip_norms(self, round_number: int, tracked: Any) -> np.ndarray:
+        """What each part of an update is clipped to in this round: public, since it is planned or was noised."""
+        if self.tracking is not None:
+            return np.asarray(tracked, np.float32)
+        return np.asarray(self.clipping.clip_norms, np.float32) * np.float32(self.clip_schedule(round_number))
+
+    def sensitivity(self, clip_norms: Any) -> float:
+        """How far adding or removing one user can move the estimate, with all the updates that they may send."""
+        return self.sampler.most_updates * self.estimator.sensitivity(joint_norm(clip_norms))
+
+    def grid(self, clip_norms: Any) -> float | None:
+        """Contributions are cut to whole multiples of this, and added exactly; None without a clip."""
+        longest = joint_norm(clip_norms)
+        return grid_of(longest) if math.isfinite(longest) else None
+
+    def steps(self, clip_norms: Any) -> float:
+        """S in steps of the grid, where there is a clip: of a person, with all the updates that they may send."""
+        grid = self.grid(clip_norms)
+        assert grid is not None
+        return self.sampler.most_updates * joint_norm(clip_norms) / grid
+
+    def noise_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
+        """σ on every coordinate of the estimate, and on each count of bits where there are any."""
+        z = self.noise_multiplier * self.noise_schedule(round_number)
+        bits = None if self.tracking is None else self.tracking.bit_noise
+        if self.experiment_noise_std is not None:
+            return self.experiment_noise_std * self.noise_schedule(round_number), bits
+        if self.experiment:
+            nominal = self.nominal_clip_norm * self.clip_schedule(round_number)
+            longest = self.sampler.most_updates * joint_norm(clip_norms)
+            return (z * self.estimator.sensitivity(min(longest, nominal)) if z else 0.0), bits
+        if not z:
+            return 0.0, None if bits is None else 0.0
+        if self.devices is not None and self.devices.simulated:
+            steps = self.steps(clip_norms)
+            return self.devices.drawn_at_once(z, steps) / steps * self.sensitivity(clip_norms), None
+        return self._update_multiplier(z) * self.run_sensitivity * self.sensitivity(clip_norms), bits
+
+    @property
+    def is_private(self) -> bool:
+        """Does it promise anything? That needs noise, and a bound on what one user can do."""
+        bound = self.sensitivity(self.clipping.clip_norms)
+        return not self.experiment and self.noise_multiplier > 0 and math.isfinite(bound)
+
+    def event(self, round_number: int, again: bool = False) -> Event:
+        """What a round charges: z, since update and bits are one Gaussian mechanism.
+
+        A round that is done `again` has its users twice, so no earlier charge covers it.
+        """
+        if not self.is_private:
+            return NonPrivate()
+        if self.correlated:
+            if again:
+                raise SottoError("a round with correlated noise is released once: two releases share earlier noise")
+            return self._run if round_number == 1 else Covered(self.noise_multiplier, ADDED)
+        z = self.noise_multiplier * self.noise_schedule(round_number)
+        event = self.sampler.event(z) if again else self.sampler.event_of_round(z, round_number)
+        return event if self.devices is None else self.devices.charged([(event, 1)])[0][0]
+
+    @property
+    def repeatable(self) -> bool:
+        """May a round be done again with another sum, for another charge?
+
+        Not with correlated noise: both releases would hold the same noise of earlier rounds.
+        """
+        return not self.correlated
+
+    def events(self, rounds: int, done: int = 0) -> list[tuple[Event, int]]:
+        """What rounds `done` + 1 to `rounds` of a run charge, in order."""
+        if self.correlated and self.is_private:
+            if rounds > self._run.participation.rounds:
+                raise SottoError(f"{rounds} rounds are more than the {self._run.participation.rounds} planned ones")
+            return [(self._run, 1)] if rounds and not done else []
+        noise = [(self.noise_multiplier * factor, count) for factor, count in self.noise_schedule.stretches(rounds)]
+        charges = self.sampler.events(noise, done)
+        if self.devices is not None:
+            charges = self.devices.charged(charges)
+        return charges if self.is_private else [(NonPrivate(), count) for _, count in charges]
+
+    def _update_multiplier(self, z: float) -> float:
+        if self.tracking is None:
+            return z
+        # The noise over what one update and its bits move: a person has `most` of both.
+        most = self.sampler.most_updates
+        return self.tracking.update_multiplier(z * most, len(self.clipping.clip_norms)) / most
+
+
+class Kinds(NamedTuple):
+    """The blocks of a mechanism by the name that a recipe uses: their numbers, or, in the library, what draws."""
+
+    samplers: Registry[Any] = sampling.SAMPLERS
+    clips: Registry[Any] = bounds.CLIPS
+    estimators: Registry[Any] = bounds.ESTIMATORS
+
+
+NUMBERS = Kinds()
+
+
+def accountant_of(privacy: Privacy) -> str:
+    """The accountant that a recipe names, or the default."""
+    return DEFAULT_ACCOUNTANT if privacy.accountant == "auto" else privacy.accountant
+
+
+def mechanism_of(
+    recipe: Recipe, layers: Collection[str] = ("all",), kinds: Kinds = NUMBERS, made: Any = Mechanism
+) -> Any:
+    """The mechanism of a resolved recipe, for a model of these layers. A mapping gives each its number of arrays."""
+    privacy, sampler = recipe.privacy, sampler_of(recipe, kinds)
+    experiment = privacy.mode == "experiment"
+    correlated = privacy.noise != Identity.kind and privacy.mode == "private"
+    return made(
+        sampler=sampler,
+        clipping=clip_of(recipe, layers, kinds),
+        estimator=estimator_of(privacy, kinds),
+        noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
+        clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
+        noise_schedule=build_schedule(privacy.noise_schedule),
+        tracking=tracking_of(privacy),
+        experiment=experiment,
+        experiment_noise_std=privacy.noise_std if experiment else None,
+        nominal_clip_norm=privacy.clip_norm,
+        matrix=matrix_of(privacy) if correlated else Identity(),
+        participation=sampler.participation(recipe.run.rounds) if correlated else None,
+        devices=device_noise_of(recipe, sampler),
+    )
+
+
+def sampler_of(recipe: Recipe, kinds: Kinds = NUMBERS) -> Any:
+    """The sampler, from what is declared."""
+    privacy, hardened = recipe.privacy, recipe.privacy.randomness == "hardened"
+    if kinds.samplers[privacy.sampling].takes("examples_per_user"):
+        return kinds.samplers.build(
+            privacy.sampling,
+            example_rate=privacy.rate,
+            examples_per_user=privacy.examples_per_user,
+            hardened=hardened,
+        )
+    participation = None
+    if privacy.min_separation:
+        most = privacy.participations or recipe.run.rounds
+        participation = Participation(recipe.run.rounds, privacy.min_separation, most)
+    return build_sampler(
+        privacy.sampling,
+        cohort=privacy.cohort,
+        users=privacy.users,
+        seed=recipe.run.seed,
+        hardened=hardened,
+        participation=participation,
+        silos=recipe.federation.max_silos,
+        kinds=kinds.samplers,
+    )
+
+
+def clip_of(recipe: Recipe, layers: Collection[str], kinds: Kinds = NUMBERS) -> Any:
+    """The clip of a model of these layers. A mapping gives each its number of arrays."""
+    privacy, silos = recipe.privacy, recipe.federation.max_silos
+    # A person sends up to one update from each of their silos: together they have the norm S.
+    layer_norms = privacy.layer_clip_norms or even_norms(privacy.clip_norm, len(layers))
+    return kinds.clips.build(
+        privacy.clipping,
+        clip_norm=privacy.clip_norm / silos,
+        clip_norms=tuple(norm / silos for norm in layer_norms),
+        arrays=tuple(layers.values()) if isinstance(layers, Mapping) else (),
+        weight_aware=privacy.clip_weighted,
+    )
+
+
+def estimator_of(privacy: Privacy, kinds: Kinds = NUMBERS) -> Any:
+    """The estimator, with the denominator that is declared."""
+    rate, total = privacy.rate, privacy.declared_weight
+    return kinds.estimators.build(
+        privacy.estimator, expected_weight=rate * total, least_weight=rate * (privacy.min_weight or total)
+    )
+
+
+def tracking_of(privacy: Privacy) -> QuantileTracking | None:
+    """How the clip norm adapts, where it does."""
+    if privacy.adaptive_quantile is None:
+        return None
+    bit_noise = privacy.adaptive_bit_noise or privacy.cohort / 20
+    return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
+
+
+def device_noise_of(recipe: Recipe, sampler: Sampling) -> DeviceNoise | None:
+    """The noise of devices, where they add it."""
+    federation = recipe.federation
+    if federation.noise == "server":
+        return None
+    z = federation.server_noise_multiplier or recipe.privacy.noise_multiplier or 1.0
+    most = how_often(sampler, recipe.run.rounds, federation.participations)
+    return DeviceNoise(z, federation.survivors, federation.colluding, most)
+
+
+def matrix_of(privacy: Privacy) -> StrategyMatrix:
+    """The strategy matrix of a resolved recipe."""
+    if privacy.noise == Blt.kind:
+        return Blt(privacy.noise_coefficients, privacy.noise_decays)
+    if privacy.noise == Banded.kind:
+        return Banded(privacy.noise_coefficients)
+    return Tree() if privacy.noise == Tree.kind else Identity()
+
+
+def settings_of(matrix: StrategyMatrix) -> dict[str, tuple[float, ...]]:
+    """What a recipe keeps of a matrix that was found."""
+    if isinstance(matrix, Blt):
+        return {"noise_coefficients": matrix.scales, "noise_decays": matrix.decays}
+    assert isinstance(matrix, Banded)
+    return {"noise_coefficients": matrix.bands}

@@ -1,0 +1,213 @@
+"""The README.md of a release, in the format of Hugging Face's model cards: it follows from the other files."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from sottovoce_evidence.errors import count_of, plural
+from sottovoce_evidence.files import LINES, Json, parse_json, read_plain, read_sealed
+from sottovoce_evidence.private_accuracy import PrivateAccuracy
+from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.signature import MANIFEST, RELEASE, SIGNATURE
+from sottovoce_evidence.statement import Published, Statement
+from sottovoce_evidence.statement_text import (
+    accuracy_text,
+    epsilon_text,
+    noise_text,
+    paragraphs,
+    percent,
+    plain,
+    start_text,
+    uncovered_texts,
+    vocabulary_text,
+)
+
+TAGS = ("differential-privacy", "user-level-privacy", "federated-learning", "next-word-prediction", "sottovoce")
+_BASELINES = {"start_model": "the start, {start}", "constant": "always “{token}”", "unigram": "a unigram"}
+
+
+@dataclass(frozen=True)
+class Released:
+    """The files of a release that its README is about."""
+
+    statement: Statement
+    recipe: Recipe
+    card: Json
+    record: list[Json]
+    baselines: Json  # empty where there are none
+    onnx: bool
+
+    @staticmethod
+    def of(folder: Path, statement: Statement, recipe: Recipe) -> Released:
+        record, baselines = folder / "record.jsonl", folder / "baselines.json"
+        return Released(
+            statement=statement,
+            recipe=recipe,
+            card=read_sealed(folder / "card.json"),
+            record=[parse_json(line) for line in read_plain(record, LINES).splitlines()] if record.exists() else [],
+            baselines=read_sealed(baselines) if baselines.exists() else {},
+            onnx=(folder / "onnx").exists(),
+        )
+
+    @property
+    def published(self) -> Published:
+        return self.statement.published or Published("release", "other")
+
+
+def readme(about: Released, signer: str) -> str:
+    """As it is written; `signer` is the fingerprint of the owner's key."""
+    sections = (_front(about), _promise(about), _how_good(about), _how(about), _use(about, signer))
+    return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
+
+
+def _front(about: Released) -> Iterator[str]:
+    """The YAML that Hugging Face reads. A JSON string is a YAML string too."""
+    published, start = about.published, about.statement.start
+    yield "---"
+    yield f"license: {json.dumps(published.license)}"
+    if published.language:
+        yield f"language: {json.dumps(published.language)}"
+    if start is not None and start.name:
+        yield f"base_model: {json.dumps(start.name.removeprefix('base '), ensure_ascii=False)}"
+    yield "library_name: sottovoce"
+    yield "pipeline_tag: text-generation"
+    yield "tags:"
+    yield from (f"- {tag}" for tag in TAGS)
+    yield "---"
+
+
+def _promise(about: Released) -> Iterator[str]:
+    """What the model is, and what is promised."""
+    card, statement = about.card, about.statement
+    yield "# A private next-word model"
+    yield ""
+    yield (
+        f"A next-word model of {card['parameters']:,} parameters over {card['vocabulary']:,} tokens, trained on the "
+        f"text of many people with user-level differential privacy: **ε = {epsilon_text(statement.epsilon)} at "
+        f"δ = {plain(statement.delta)}**."
+    )
+    yield ""
+    yield "## What is promised"
+    for text in paragraphs(statement):
+        yield ""
+        yield text
+    yield ""
+    yield "Not covered:"
+    yield from (f"- {text}" for text in uncovered_texts(statement))
+
+
+def _how_good(about: Released) -> Iterator[str]:
+    yield "## How good it is"
+    yield ""
+    if (private := about.statement.private_accuracy) is not None:
+        yield _privately(private)
+        return
+    done = [line for line in about.record if line["round"] == about.statement.rounds_done and "evaluation" in line]
+    if not done:
+        yield "No accuracy on held-out users is released."
+        return
+    evaluation = done[-1]["evaluation"]
+    users = evaluation["users"]
+    people = f"about {count_of(users, 'held-out user')}"
+    yield f"Exact accuracy, not private, on {people}, who {plural(users, 'is', 'are')} not protected by the guarantee:"
+    yield ""
+    rows = {"**this model**": evaluation}
+    for name, called in _BASELINES.items():
+        if about.baselines.get(name):
+            rows[called.format(**{"start": "", "token": "", **about.baselines})] = about.baselines[name]
+    over_words = any(score.get("top1_words") is not None for score in rows.values())  # not where words have pieces
+    heads = ("top-1", *(["top-1 over words"] * over_words), "top-3", "perplexity per token", "bits per byte")
+    yield f"| | {' | '.join(heads)} |"
+    yield f"| --- |{' ---: |' * len(heads)}"
+    for name, score in rows.items():
+        words = [_or_dash(score.get("top1_words"), percent)] if over_words else []
+        figures = [percent(score["top1"]), *words, percent(score["top3"]), _or_dash(score["perplexity"], plain)]
+        yield f"| {name} | {' | '.join([*figures, _or_dash(score.get('bits_per_byte'), plain)])} |"
+
+
+def _or_dash(value: object, shown: object) -> str:
+    return "–" if value is None else shown(value)  # pyrefly: ignore
+
+
+def _privately(private: PrivateAccuracy) -> str:
+    cost = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)}"
+    people = f"about {count_of(private.users, 'held-out user')} ({cost} for each)"
+    return f"**Private accuracy** on {people}: {accuracy_text(private)}."
+
+
+def _how(about: Released) -> Iterator[str]:
+    """The table of how a model was trained."""
+    statement, card = about.statement, about.card
+    declared, mechanism, start = statement.declared, statement.mechanism, statement.start
+    model = card.get("model") or {}
+    sizes = ", ".join(f"{name} {value}" for name, value in model.items() if name != "kind")
+    facts = {
+        "model": f"{model['kind']} ({sizes})" if sizes else card["code"],
+        **_trained_part(card),
+        "start": "fresh weights" if start is None else start_text(start),
+        "people": f"{declared.users:,} declared; about {plain(declared.cohort)} join each round ({statement.sampling})",
+        "rounds": f"{statement.rounds_done} of {statement.rounds_planned} planned",
+        "clip norm, noise multiplier": f"{plain(mechanism.clip_norm)}, {plain(mechanism.noise_multiplier)}",
+        **({} if mechanism.correlation is None else {"noise": noise_text(mechanism)}),
+        "licence": "not stated; ask the owner" if about.published.license == "other" else about.published.license,
+        "vocabulary": vocabulary_text(statement.vocabulary),
+        "software": ", ".join(f"{name} {version}" for name, version in statement.software.items()),
+    }
+    if start is not None and start.text:
+        facts["text of the start"] = f"{start.text}; {start.licence}"
+    yield "## How it was trained"
+    yield ""
+    yield "| | |"
+    yield "| --- | --- |"
+    yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts.items())
+    yield ""
+    yield "`training.toml` has all settings, `report.html` the evidence on one page."
+
+
+def _trained_part(card: Json) -> dict[str, str]:
+    """What was trained, where it is not all of the model."""
+    if card.get("trained_parameters") in (None, card["parameters"]):
+        return {}
+    trained = f"{card['trained_parameters']:,} of {card['parameters']:,} parameters; the others are frozen"
+    if card.get("adapter"):
+        trained += f" (adapters of rank {card['adapter']['rank']}, beside the weights of the start)"
+    return {"trained": trained}
+
+
+def _use(about: Released, signer: str) -> Iterator[str]:
+    name = about.published.name
+    yield "## Use it"
+    yield ""
+    yield "```python"
+    yield "import sottovoce as sv"
+    yield ""
+    yield f"model = sv.load_model({name!r})"
+    yield f"model.suggest({json.dumps(about.published.prompt, ensure_ascii=False)})"
+    yield "```"
+    if about.onnx:
+        yield ""
+        yield "`onnx/` has the model for other programs, with a manifest that names its inputs and outputs."
+    yield ""
+    yield "## Check it"
+    yield ""
+    yield "```bash"
+    yield f"pip install sottovoce-evidence=={about.statement.software.get('sottovoce-evidence', '')}"
+    yield f"sotto-verify {shlex.quote(name)} --signer {signer}"
+    yield "```"
+    yield ""
+    yield (
+        "This README could be anyone's: take the fingerprint from the owner in another way. `sotto-verify` checks the "
+        "files and the signature, and computes the statement again from `training.toml`, `ledger.jsonl` and "
+        "`facts.json`. It needs no jax."
+    )
+    yield ""
+    yield "Two common programs check the files and the signature alone, in this folder; the second prints who signed:"
+    yield ""
+    yield "```bash"
+    yield f"sha256sum -c {MANIFEST}"
+    yield f"ssh-keygen -Y check-novalidate -n {RELEASE} -s {SIGNATURE} < {MANIFEST}"
+    yield "```"

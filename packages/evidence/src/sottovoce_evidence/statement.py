@@ -1,0 +1,814 @@
+"""The privacy statement of a run: what is proved, for whom, under which assumptions, and what is not covered.
+
+A statement is a function of three things: the recipe, what the ledger was charged, and the facts that follow from
+neither. `state` is that function. It writes privacy.json, and `verify` calls it again and compares. privacy.json holds
+facts alone: `statement_text` puts them into sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, get_args
+
+from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting import (
+    BestOfRuns,
+    Event,
+    NonPrivate,
+    Spent,
+    ThresholdedHistogram,
+    event_from_json,
+    total_of,
+)
+from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
+from sottovoce_evidence.bounds import Sensitivity
+from sottovoce_evidence.errors import SottoError, count_of, plain_number
+from sottovoce_evidence.files import Facts, Json
+from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
+from sottovoce_evidence.private_accuracy import PrivateAccuracy
+from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.sampling import Generator
+
+SOFTWARE = ("sottovoce-evidence", "sottovoce", "jax", "dp-accounting", "numpy")  # whose versions a statement has
+FORM = 1  # of a statement: its keys and what they mean
+DIGITS = 4  # of an ε in privacy.json, rounded up
+ROUNDING = 1e-6  # norms are rounded to float32
+Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
+HeldOut = Literal["exact", "private"]  # may exact figures of held-out users be public?
+AuditResult = Literal["passed", "failed", "not run"]
+Noise = Literal["rounded Gaussians", "Skellam numbers"]
+NotCovered = Literal[
+    "held_out",
+    "settings",
+    "later_runs",
+    "owners_files",
+    "other_models",
+    "second_ids",
+    "shared_records",
+    "records_as_users",
+    "philox",
+    "start",
+    "turns",
+    "separated_rounds",
+    "watchers",
+    "watchers_of_masked_sums",
+    "server",
+    "server_of_masked_sums",
+    "server_with_more",
+    "kept_keys",
+    "spoiled_rounds",
+    "late_silos",
+    "silos_draw",
+    "rehearsed",
+]
+
+
+# --- facts: what follows from neither recipe nor ledger ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class VocabularyFacts(Facts, sparse=True):
+    """Where the tokens come from.
+
+    Attributes:
+        fingerprint: of all tokens, in order.
+        source: from a public list; declared public by the owner of the store; or found in the users' own text, which is
+            part of the run's ε.
+        kind: of tokens, such as "words".
+        public_list: where there is one: "bytes", "characters", "own words" or that of wordfreq.
+        language: of that list.
+        contexts: beginnings that tell who writes, declared public by the owner of the store.
+        epsilon: what finding the words cost, at `delta`.
+    """
+
+    fingerprint: str
+    source: Literal["public", "declared", "private"]
+    kind: str = "words"
+    public_list: str | None = None
+    language: str | None = None
+    contexts: tuple[str, ...] = ()
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def private(self) -> bool:
+        return self.source == "private"
+
+    @staticmethod
+    def of(
+        fingerprint: str, origin: Mapping[str, Any], kind: str = "words", contexts: Sequence[str] = ()
+    ) -> VocabularyFacts:
+        """From what the store says of its vocabulary, whose tokens are of a kind, some for `contexts` of writers."""
+        source = origin["source"] if origin["source"] in ("public", "private") else "declared"
+        public = origin if source == "public" else {}
+        cost = (float(origin["epsilon"]), float(origin["delta"])) if source == "private" else (None, None)
+        listed = public.get("list"), public.get("language")
+        return VocabularyFacts(fingerprint, source, kind, *listed, tuple(contexts), *cost)
+
+
+@dataclass(frozen=True)
+class EarlierRun(Facts):
+    """A private run that a start comes from: the name it was charged under, and its guarantee for its own people."""
+
+    run: str
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class StartFacts(Facts, sparse=True):
+    """The model that a run began with, if not one initialised from the seed.
+
+    Attributes:
+        weights: a hash of them.
+        trained_on: "public" text; "private": of runs that have a guarantee; or "unknown", never of a private run.
+        declared: is it the owner's word that it is public, or that what its runs began with was?
+        name: of a base: "base english".
+        signer: the fingerprint of the key that signed its folder.
+        runs: the private runs that it comes from: its own, the one that this began with, and so on.
+        charged: what these were charged, where it was to the people of this run: it is part of the run's ε.
+        text: what a base was trained on, in a sentence.
+        licence: of that text.
+    """
+
+    weights: str
+    trained_on: Literal["public", "private", "unknown"]
+    declared: bool = False
+    name: str | None = None
+    signer: str | None = None
+    runs: tuple[EarlierRun, ...] = ()
+    charged: tuple[tuple[Event, int], ...] = ()
+    text: str | None = None
+    licence: str | None = None
+
+    def to_json(self) -> Json:
+        written = super().to_json()
+        return written | ({"charged": spent_to_json(self.charged)} if self.charged else {})
+
+    @classmethod
+    def from_json(cls, values: Json) -> StartFacts:
+        return super().from_json({**values, "charged": spent_from_json(values.get("charged", ()))})
+
+
+@dataclass(frozen=True)
+class Registered(Facts):
+    """The devices of a run across devices, and for how many of them the server made the key."""
+
+    devices: int
+    keys_made_by_server: int = 0
+
+
+@dataclass(frozen=True)
+class CanarySummary(Facts):
+    """Made-up users among the trained ones, as a statement describes them."""
+
+    users: int = 0
+    secrets: int = 0
+    holders: int = 0
+    registry: str = ""  # a hash
+
+
+@dataclass(frozen=True)
+class ExposurePoint(Facts):
+    """Of a curve of exposure against repetitions: the secrets that `holders` users held."""
+
+    holders: int = 0
+    secrets: int = 0
+    least: float = math.nan
+    median: float = math.nan
+    largest: float = math.nan
+    extracted: int = 0
+
+
+@dataclass(frozen=True)
+class AuditOutcome(Facts, sparse=True):
+    """What a released statement says of one audit: figures of made-up users and of the released model alone."""
+
+    audit: str
+    result: AuditResult
+    claimed: float | None = None
+    shown: float | None = None
+    delta: float | None = None
+    confidence: float | None = None
+    rounds: int | None = None
+    claimed_multiplier: float | None = None
+    shown_multiplier: float | None = None
+    would_notice: float | None = None
+    of: str | None = None
+    one_run: bool | None = None
+    curve: tuple[ExposurePoint, ...] | None = None
+
+    @property
+    def contradicted(self) -> bool:
+        """Does it show more than is claimed, or less noise?"""
+        noise, claimed = self.shown_multiplier, self.claimed_multiplier
+        more = self.shown is not None and self.claimed is not None and self.shown > self.claimed
+        return more or (noise is not None and claimed is not None and noise < claimed)
+
+
+@dataclass(frozen=True)
+class ChosenFacts(Facts):
+    """How a released model was chosen among several private runs. How many there were is a secret."""
+
+    settings: int  # that were tried: each run had one of them, drawn at random
+    score: str
+    run: str  # the name under which the store was charged for all of them
+
+
+@dataclass(frozen=True)
+class Published(Facts, sparse=True):
+    """What an owner says of a release."""
+
+    name: str
+    license: str
+    language: str | None = None
+    prompt: str = ""  # the beginning of a sentence
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts(Facts, sparse=True):
+    """What a statement says of a run apart from its recipe and its charges: facts.json of a release.
+
+    Attributes:
+        charged_again: rounds that were broken off and done again.
+        charged_elsewhere: rounds charged for copies of the run's folder.
+        charged_to_store: charges that the store had for this run: if it has more one day, the statement is outdated.
+        clipped_parts: parts of an update that are clipped apart.
+        own_sensitivity: of an estimator of the owner's own code.
+        owners_per_record: people who may own one record together, at most.
+        epsilon_store: of every run on the store; `store_gone`: as of the day the run ended.
+        out_of_date: was the store charged for the run since?
+        files: hashes of all files that follow from nothing else here.
+        epsilon_held_out: of all private evaluations on held-out users, at the δ of `private_accuracy`.
+    """
+
+    run: str
+    rounds_planned: int
+    rounds_done: int
+    charged_again: int = 0
+    charged_elsewhere: int = 0
+    charged_to_store: int | None = None
+    clipped_parts: int = 1
+    own_sensitivity: float | None = None
+    vocabulary: VocabularyFacts
+    start: StartFacts | None = None
+    canaries: CanarySummary | None = None
+    registered: Registered | None = None  # None in a simulation
+    practice: bool = False  # the people are synthetic
+    owners_per_record: int = 1
+    every_record_is_a_user: bool = False
+    held_out: HeldOut = "exact"
+    epsilon_store: float = math.inf
+    relation_store: str | None = None
+    store_gone: bool = False
+    out_of_date: bool = False
+    files: dict[str, str] = field(default_factory=dict)
+    software: dict[str, str] = field(default_factory=dict)  # with their versions
+    audits: tuple[AuditOutcome, ...] = ()  # of a released model
+    private_accuracy: PrivateAccuracy | None = None  # of a released model, on held-out users
+    epsilon_held_out: float | None = None
+    chosen: ChosenFacts | None = None
+    published: Published | None = None
+
+    def to_json(self) -> Json:
+        """With every ε rounded up."""
+        return {name: _rounded(name, value) for name, value in self.exactly().items()}
+
+    def exactly(self) -> Json:
+        """All digits."""
+        return super().to_json()
+
+    @property
+    def across_devices(self) -> bool:
+        return self.registered is not None
+
+    @property
+    def is_unfinished(self) -> bool:
+        return self.rounds_done < self.rounds_planned
+
+
+def _rounded(name: str, value: Any) -> Any:
+    return float(accounting.rounded_up(value, DIGITS)) if is_epsilon(name) and isinstance(value, float) else value
+
+
+def is_epsilon(name: str) -> bool:
+    return name.startswith("epsilon")
+
+
+# --- what follows -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Declared(Facts, sparse=True):
+    """The public constants that the recipe declares."""
+
+    users: int
+    cohort: float
+    user_rate: float
+    total_weight: float
+    weight_cap: float
+    min_weight: float | None = None
+    examples_per_user: int | None = None  # at most, where examples are sampled: `cohort` counts them
+    example_rate: float | None = None
+    example_tokens: int | None = None
+    silos: int | None = None  # that one person may be a user of, where it is more than one
+
+    @staticmethod
+    def of(recipe: Recipe, mechanism: Mechanism) -> Declared:
+        privacy, most = recipe.privacy, mechanism.sampler.most_updates
+        weight = privacy.total_weight or privacy.places
+        declared = Declared(
+            users=privacy.users,
+            cohort=privacy.cohort,
+            user_rate=mechanism.sampler.user_rate if privacy.examples_per_user else privacy.rate,
+            total_weight=weight,
+            weight_cap=privacy.weight_cap,
+            min_weight=privacy.min_weight or weight if privacy.estimator == "clipped_denominator" else None,
+            silos=most if most > 1 else None,
+        )
+        if not privacy.examples_per_user:
+            return declared
+        examples = privacy.examples_per_user
+        return replace(
+            declared, examples_per_user=examples, example_rate=privacy.rate, example_tokens=recipe.local.tokens
+        )
+
+
+@dataclass(frozen=True)
+class Adaptive(Facts):
+    """A clip norm that follows a quantile of the norms of updates, by noised counts."""
+
+    quantile: float
+    learning_rate: float
+    bit_noise: float | None
+    bits: int
+
+
+@dataclass(frozen=True)
+class Correlation(Facts):
+    """Noise that a strategy matrix correlates over rounds, and how often one user may join them.
+
+    The noise multiplier of the mechanism is over the sensitivity of the run, which is this `sensitivity` times that of
+    one round. `noise_over_clip` is the noise over the sensitivity of one round: what Gboard's papers call z.
+    """
+
+    noise: str
+    buffers: int  # vectors of the model's size that the noise keeps
+    sensitivity: float
+    noise_over_clip: float
+    min_separation: int
+    participations: int
+
+    @staticmethod
+    def of(event: Event) -> Correlation | None:
+        if not isinstance(event, CorrelatedGaussian):
+            return None
+        matrix, participation = event.matrix, event.participation
+        return Correlation(
+            noise=matrix.kind,
+            buffers=matrix.buffers(participation.rounds),
+            sensitivity=event.sensitivity,
+            noise_over_clip=event.noise_multiplier * event.sensitivity,
+            min_separation=participation.min_separation,
+            participations=participation.most,
+        )
+
+
+@dataclass(frozen=True)
+class DeviceNoiseFacts(Facts):
+    """Skellam noise that devices add before their sums are masked, and what it holds against.
+
+    The server sees who takes part. Against it, with up to `colluding` devices, the updates of one user in all rounds
+    that they join are as good as zeros.
+    """
+
+    noise_multiplier: float  # of the honest survivors together, over S
+    survivors: int  # devices in a sum that is unmasked, at least
+    colluding: int  # of them that may collude with the server, at most
+    participations: int  # rounds that one user joins at most
+    steps: float  # S in whole steps of the noise, at least
+
+    @staticmethod
+    def of(mechanism: Mechanism) -> DeviceNoiseFacts | None:
+        if (devices := mechanism.devices) is None:
+            return None
+        return DeviceNoiseFacts(**{each.name: getattr(devices, each.name) for each in fields(DeviceNoiseFacts)})
+
+
+@dataclass(frozen=True)
+class MechanismFacts(Facts, sparse=True):
+    """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
+
+    A schedule is in factors, and the `nominal` value is what they multiply.
+    """
+
+    mode: str
+    algorithm: str
+    clipping: str
+    clip_when: str
+    clip_norm: float | None  # None where updates are not clipped
+    estimator: str
+    sensitivity: float  # infinite where updates are not clipped
+    noise_multiplier: float
+    noise_std: float
+    server_update: str | None = None
+    clip_weighted: bool = False
+    layer_clip_norms: tuple[float, ...] = ()
+    nominal_clip_norm: float | None = None
+    clip_schedule: Schedule = ()
+    clip_path: str | None = None
+    nominal_noise_multiplier: float | None = None
+    noise_schedule: Schedule = ()
+    adaptive: Adaptive | None = None
+    correlation: Correlation | None = None  # None where the noise of rounds is independent
+    devices: DeviceNoiseFacts | None = None  # None where the server adds all noise
+
+    @property
+    def clip_norm_changes(self) -> bool:
+        return bool(self.clip_schedule) or self.adaptive is not None
+
+    @staticmethod
+    def of(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
+        privacy, tracking = recipe.privacy, mechanism.tracking
+        clip_norms = mechanism.clip_norms(1, mechanism.start())
+        noise_std, bit_noise = mechanism.noise_std(1, clip_norms)
+        adaptive = None
+        if tracking is not None:
+            adaptive = Adaptive(tracking.quantile, tracking.learning_rate, bit_noise, len(clip_norms))
+        # To the digits that the float32 of its parts holds: 0.3, not 0.30000001.
+        clip_norm = float(f"{math.hypot(*map(float, clip_norms)):.7g}")
+        return MechanismFacts(
+            mode=privacy.mode,
+            algorithm=recipe.run.algorithm,
+            clipping=privacy.clipping,
+            clip_when=privacy.clip_when,
+            clip_norm=clip_norm if mechanism.clipping.bounded else None,
+            estimator=privacy.estimator,
+            sensitivity=mechanism.sensitivity(clip_norms),
+            noise_multiplier=mechanism.noise_multiplier * mechanism.noise_schedule(1),
+            noise_std=noise_std,
+            server_update=recipe.server.update if recipe.server.update != "average" else None,
+            clip_weighted=privacy.clip_weighted,
+            layer_clip_norms=tuple(privacy.layer_clip_norms or ()),
+            nominal_clip_norm=privacy.clip_norm if privacy.clip_schedule else None,
+            clip_schedule=privacy.clip_schedule,
+            clip_path=privacy.clip_path if privacy.clip_schedule else None,
+            nominal_noise_multiplier=mechanism.noise_multiplier if privacy.noise_schedule else None,
+            noise_schedule=privacy.noise_schedule,
+            adaptive=adaptive,
+            correlation=Correlation.of(mechanism.event(1)),
+            devices=DeviceNoiseFacts.of(mechanism),
+        )
+
+
+@dataclass(frozen=True)
+class FederationFacts(Facts, sparse=True):
+    """How the answers of devices were added up, and who made the keys that devices sign with."""
+
+    devices: int  # that are registered
+    aggregation: str = "plain"
+    survivors: int = 0  # of a masked sum, at least
+    colluding: int = 0  # t: devices that may collude with the server
+    noise: str = "server"
+    keys_made_by_server: int = 0
+
+    @property
+    def is_masked(self) -> bool:
+        return self.aggregation == "masked"
+
+    @property
+    def stand_ins(self) -> int:
+        """Keys that the server made, where it could stand in for more devices than are declared to collude."""
+        return self.keys_made_by_server if self.is_masked and self.keys_made_by_server > self.colluding else 0
+
+    @staticmethod
+    def of(recipe: Recipe, registered: Registered | None) -> FederationFacts | None:
+        if registered is None:
+            return None
+        names = ("aggregation", "survivors", "colluding", "noise")
+        declared = {name: getattr(recipe.federation, name) for name in names}
+        return FederationFacts(registered.devices, **declared, keys_made_by_server=registered.keys_made_by_server)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement(RunFacts, sparse=True):
+    """`epsilon` is for the planned rounds: stopping early because of what was seen does not make it smaller.
+
+    Attributes:
+        epsilon: of all that was charged: the planned rounds, repeated ones, those of copies of the run, the vocabulary,
+            and the runs that it starts from where these were of the same people.
+        relation: which two populations it makes indistinguishable.
+        epsilon_replaced: when one user is replaced by another.
+        epsilon_training: without the vocabulary and earlier runs.
+        epsilon_server: against the server, where devices add noise.
+        epsilon_spent: of the rounds that are done.
+        turns: where it is public when users join: how often one does at most.
+        min_separation: the same: the fewest rounds from one that a user joins to the next.
+        charged: what the ε is of.
+    """
+
+    statement: int = FORM
+    private: bool
+    epsilon: float
+    delta: float
+    relation: str
+    epsilon_replaced: float | None = None
+    epsilon_training: float | None = None
+    epsilon_server: float | None = None
+    epsilon_spent: float
+    accountant: str
+    sampling: str
+    declared: Declared
+    mechanism: MechanismFacts
+    secrets: str
+    noise_generator: Noise
+    sampling_generator: Generator
+    turns: int | None = None
+    min_separation: int | None = None
+    federation: FederationFacts | None = None  # of a run across devices
+    not_covered: tuple[NotCovered, ...] = ()
+    charged: tuple[tuple[Event, int], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Statement: {self.short}>"
+
+    @property
+    def short(self) -> str:
+        """The guarantee in a few words."""
+        if not self.has_guarantee:
+            return "ε = ∞, no guarantee"
+        return f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
+
+    @property
+    def has_guarantee(self) -> bool:
+        return self.private and math.isfinite(self.epsilon)
+
+    @property
+    def facts(self) -> RunFacts:
+        """What it says apart from its recipe and its charges."""
+        return RunFacts(**{each.name: getattr(self, each.name) for each in fields(RunFacts)})
+
+    def exactly(self) -> Json:
+        return super().exactly() | {"charged": spent_to_json(self.charged)}
+
+    @classmethod
+    def from_json(cls, values: Json) -> Statement:
+        """Read privacy.json."""
+        statement = super().from_json({**values, "charged": spent_from_json(values["charged"])})
+        if math.isnan(statement.epsilon):
+            raise ValueError("epsilon is not a number")
+        return statement
+
+
+def spent_to_json(spent: Spent) -> list[Json]:
+    return [{"event": event.to_json(), "count": count} for event, count in spent]
+
+
+def spent_from_json(values: Sequence[Json]) -> tuple[tuple[Event, int], ...]:
+    return tuple((event_from_json(one["event"]), one["count"]) for one in values)
+
+
+# --- the function -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a statement follows from: the recipe, all that a ledger was charged, and the facts beside them."""
+
+    recipe: Recipe
+    charged: Spent
+    facts: RunFacts
+    kinds: Kinds = NUMBERS
+
+    @property
+    def accountant(self) -> str:
+        return "rdp" if self.facts.chosen else accountant_of(self.recipe.privacy)
+
+    @property
+    def before(self) -> list[tuple[Event, int]]:
+        """What the same people were charged before the first round: for the vocabulary, and the runs it starts from."""
+        words = [(event, count) for event, count in self.charged if isinstance(event, ThresholdedHistogram)]
+        return [*words, *(self.facts.start.charged if self.facts.start else ())]
+
+    @property
+    def rounds(self) -> Counter[Event]:
+        """What the rounds were charged."""
+        return total_of(self.charged) - total_of(self.before)
+
+    def mechanism(self) -> Mechanism:
+        """As the recipe describes it. Of a clip that is not known here, the promise is taken: S bounds an update."""
+        recipe, kinds, privacy = self.recipe, self.kinds, self.recipe.privacy
+        if privacy.clipping not in kinds.clips:
+            recipe = recipe.replace(privacy={"clipping": "per_layer"})
+        parts = [f"part {number}" for number in range(self.facts.clipped_parts)]
+        if privacy.estimator in kinds.estimators:
+            return mechanism_of(recipe, parts, kinds)
+        made = mechanism_of(recipe.replace(privacy={"estimator": "fixed_denominator"}), parts, kinds)
+        own = self.facts.own_sensitivity
+        return replace(made, estimator=Promised(math.inf if own is None else own))
+
+    def own_code(self) -> Iterator[str]:
+        """What follows from code of the owner's own: a release of it never looks as if all of it had been checked."""
+        privacy = self.recipe.privacy
+        if privacy.clipping not in NUMBERS.clips:
+            yield f"privacy.clipping={privacy.clipping!r}: that it keeps every update within the clip norm"
+        if privacy.estimator not in NUMBERS.estimators:
+            yield f"privacy.estimator={privacy.estimator!r}: that one user moves it by no more than the sensitivity"
+        if privacy.sampling not in NUMBERS.samplers:
+            yield f"privacy.sampling={privacy.sampling!r}: that a round costs what it is charged"
+
+
+@dataclass(frozen=True)
+class Promised(Sensitivity):
+    """An estimator that is not known here: its sensitivity is the owner's word."""
+
+    stated: float
+
+    def sensitivity(self, norm_bound: float) -> float:
+        return self.stated
+
+
+def state(evidence: Evidence) -> Statement:
+    """The statement that follows from recipe, ledger and facts. It writes privacy.json, and checks it."""
+    recipe, facts, privacy = evidence.recipe, evidence.facts, evidence.recipe.privacy
+    mechanism, accountant = evidence.mechanism(), evidence.accountant
+    event, sampler, charged = mechanism.event(1), mechanism.sampler, merged(evidence.charged)
+    private = not isinstance(event, NonPrivate)
+    federation = FederationFacts.of(recipe, facts.registered)
+
+    def cost(of: Spent, *, replaced: bool = False) -> float:
+        return accounting.epsilon(of, privacy.delta, accountant, replaced=replaced) if private else math.inf
+
+    epsilon = cost(charged)
+    replaceable = private and accounting.relation_of(one for one, _ in charged) == ADDED and accountant != "moments"
+    participation, against_server = sampler.participation(facts.rounds_planned), mechanism.against_server
+    return Statement(
+        **{each.name: getattr(facts, each.name) for each in fields(RunFacts)},
+        private=private,
+        epsilon=epsilon,
+        delta=privacy.delta,
+        relation="none" if isinstance(event, NonPrivate) else event.relation,
+        epsilon_replaced=cost(charged, replaced=True) if replaceable else None,
+        epsilon_training=cost(list(evidence.rounds.items())) if evidence.before else epsilon,
+        epsilon_server=cost([*evidence.before, *against_server]) if against_server else None,
+        epsilon_spent=_spent(evidence, mechanism, epsilon, cost),
+        accountant=accountant,
+        sampling="everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
+        declared=Declared.of(recipe, mechanism),
+        mechanism=MechanismFacts.of(recipe, mechanism if federation is None else mechanism.across_devices()),
+        secrets=privacy.secrets,
+        noise_generator="rounded Gaussians" if mechanism.devices is None else "Skellam numbers",
+        sampling_generator=sampler.generator,
+        turns=None if sampler.amplifies else sampler.participations(facts.rounds_planned),
+        min_separation=None if participation is None else participation.min_separation,
+        federation=federation,
+        not_covered=tuple(not_covered(recipe, facts, federation, sampler.generator)) if private else (),
+        charged=charged,
+    )
+
+
+def _spent(evidence: Evidence, mechanism: Mechanism, epsilon: float, cost: Any) -> float:
+    """ε of the rounds that are done. Where some were charged twice, it is that of all charges."""
+    facts = evidence.facts
+    if not facts.rounds_done:
+        return 0.0
+    if not facts.is_unfinished or facts.chosen or facts.charged_again or facts.charged_elsewhere:
+        return epsilon
+    done = mechanism.events(facts.rounds_done)
+    return cost([*evidence.before, *done])
+
+
+def merged(spent: Spent) -> tuple[tuple[Event, int], ...]:
+    """Every event once, with the number of times that it was charged."""
+    return tuple(total_of(spent).items())
+
+
+def not_covered(
+    recipe: Recipe, facts: RunFacts, federation: FederationFacts | None, generator: str
+) -> Iterator[NotCovered]:
+    """What the guarantee does not cover."""
+    masked = federation is not None and federation.is_masked
+    by_server = recipe.federation.noise == "server"
+    applies: dict[NotCovered, bool] = {
+        "held_out": facts.held_out == "exact" and facts.private_accuracy is None,
+        "shared_records": facts.owners_per_record > 1,
+        "records_as_users": facts.every_record_is_a_user,
+        "philox": generator == "Philox",
+        "start": facts.start is not None,
+        "turns": recipe.privacy.sampling == "in_turn",
+        "separated_rounds": recipe.privacy.sampling == "min_separation",
+        "watchers": federation is not None and not masked,
+        "watchers_of_masked_sums": masked,
+        "server": federation is not None and not masked,
+        "server_of_masked_sums": masked and by_server,
+        "server_with_more": masked and not by_server,
+        "kept_keys": federation is not None and federation.stand_ins > 0,
+        "spoiled_rounds": masked,
+        "late_silos": federation is not None,
+        "silos_draw": federation is not None,
+        "rehearsed": recipe.local.objective == "rehearsal",
+    }
+    for code in get_args(NotCovered):
+        if applies.get(code, True):
+            yield code
+
+
+def charge_faults(evidence: Evidence) -> Iterator[str]:
+    """Rounds that a ledger does not charge, and charges that are for no round of this run, nor for what it began with.
+
+    A round that is done again, and one of a copy of the run, costs what a planned round costs: nothing else can stand
+    for it, and no earlier charge covers it.
+    """
+    facts, mechanism = evidence.facts, evidence.mechanism()
+    planned, rounds = mechanism.events(facts.rounds_planned), list(evidence.rounds.items())
+    if facts.start and total_of(facts.start.charged) - total_of(evidence.charged):
+        yield "it does not charge the runs that the model starts from, whose people are this run's"
+    if facts.vocabulary.private != any(isinstance(event, ThresholdedHistogram) for event, _ in evidence.charged):
+        yield "a vocabulary is charged, or found in the users' own text, and not both"
+    choices = [event for event, _ in rounds if isinstance(event, BestOfRuns)]
+    more = facts.charged_again + facts.charged_elsewhere  # then a budget may forbid the last rounds
+    if bool(facts.chosen) != bool(choices):
+        yield "the model was chosen among runs in its charges or in its facts, and not in both"
+    elif choices:
+        if len(rounds) != 1 or rounds[0][1] != 1 or merged(choices[0].run) != merged(planned):
+            yield "the model was chosen among runs, and its charges are not one for a choice of such runs"
+        if more:
+            yield "the model was chosen among runs, of which no round is done again"
+        return
+    due = mechanism.events(max(facts.rounds_done, 1)) if more else planned
+    for event, _ in rounds:
+        if event not in {one for one, _ in planned}:
+            yield f"it charges what is no round of this run: {event.kind}, {event.to_json()}"
+    for event, count in due:
+        if evidence.rounds[event] < count or (evidence.rounds[event] > count and not more):
+            charged = count_of(evidence.rounds[event], "round")
+            yield f"it charges {charged} of noise multiplier {event.noise_multiplier:g}, and {count} are due"
+    if more and sum(evidence.rounds.values()) < sum(count for _, count in due) + more:
+        yield f"it does not charge {count_of(more, 'round')} that were done again or elsewhere"
+    yield from _unbudgeted(evidence, mechanism, sum(count for _, count in planned))
+
+
+def _unbudgeted(evidence: Evidence, mechanism: Mechanism, planned: int) -> Iterator[str]:
+    """Fewer rounds than the recipe asks for are planned, or charged, and no budget forbids the next one."""
+    facts, recipe, limit = evidence.facts, evidence.recipe, evidence.recipe.privacy.epsilon
+    if facts.rounds_done > facts.rounds_planned or facts.rounds_planned > recipe.run.rounds:
+        yield f"{facts.rounds_done} rounds are done of {facts.rounds_planned} planned and {recipe.run.rounds} asked for"
+        return
+    if facts.rounds_planned < recipe.run.rounds:
+        more = [*evidence.before, *mechanism.events(facts.rounds_planned + 1)]
+    elif sum(evidence.rounds.values()) < planned:
+        more = [*evidence.charged, (min(evidence.rounds, key=lambda event: event.noise_multiplier), 1)]
+    else:
+        return
+    if limit is None or accounting.epsilon(more, recipe.privacy.delta, evidence.accountant) <= limit * (1 - 1e-3):
+        yield "it does not charge all rounds that the recipe asks for, and no budget of the recipe forbids the others"
+
+
+def differences(stated: Any, due: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two JSON values are not the same: the path, and both values. Numbers may differ by their rounding."""
+    if isinstance(stated, dict) and isinstance(due, dict):
+        for name in {**due, **stated}:
+            yield from differences(stated.get(name), due.get(name), f"{path}.{name}" if path else name)
+    elif isinstance(stated, list) and isinstance(due, list) and len(stated) == len(due):
+        for number, (one, other) in enumerate(zip(stated, due, strict=True)):
+            yield from differences(one, other, f"{path}[{number}]")
+    elif not _alike(stated, due):
+        yield path, stated, due
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float | int) and not isinstance(other, bool):
+        return math.isclose(one, other, rel_tol=ROUNDING)
+    return type(one) is type(other) and one == other
+
+
+def store_total(spent: Spent, delta: float, accountant: str) -> tuple[float, str]:
+    """ε of all that a store was charged, and what may change between two populations."""
+    relation = accounting.relation_of(event for event, _ in spent) or "none"
+    # RDP has an answer for some rounds that PLD has none for.
+    for tried in (accountant, "rdp") if accountant == "pld" else (accountant,):
+        try:
+            return accounting.epsilon(spent, delta, tried), relation
+        except SottoError:
+            continue
+    return math.inf, relation
+
+
+def realised_epsilon(statement: Statement, sensitivity: float | None) -> float | None:
+    """ε of the same charges, had it been planned how often and how close together users joined.
+
+    `sensitivity` is the largest of a user who joined, for the rounds that they joined. The figure follows exactly from
+    who takes part, and no noise covers it: it is for the owner alone, and no file that may be released has it.
+    """
+    if not sensitivity or not any(isinstance(event, CorrelatedGaussian) for event, _ in statement.charged):
+        return None
+    spent = []
+    for event, count in statement.charged:
+        if isinstance(event, CorrelatedGaussian):
+            smaller = min(sensitivity / event.sensitivity, 1.0)
+            event = replace(event, noise_multiplier=event.noise_multiplier / smaller)
+        spent.append((event, count))
+    return accounting.epsilon(spent, statement.delta, statement.accountant)

@@ -1,0 +1,457 @@
+"""Verify a release: its files, its signature, and its statement, which follows again from recipe, ledger and facts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from importlib.metadata import version
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sottovoce_evidence import accounting, bases, private_accuracy, signature
+from sottovoce_evidence.accounting import Spent
+from sottovoce_evidence.accounting.cross_check import dp_accounting_epsilon
+from sottovoce_evidence.bounds import joint_norm
+from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, plain_number
+from sottovoce_evidence.files import CHECKSUM, Facts, Json, as_json, parse_json, read_plain, read_sealed, sha256_of
+from sottovoce_evidence.hash_chain import chained
+from sottovoce_evidence.ledger import RELEASE, read_ledger
+from sottovoce_evidence.readme import Released, readme
+from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.release import (
+    BASELINES,
+    CARD,
+    DERIVED,
+    FACTS,
+    LEDGER,
+    ONNX,
+    README,
+    RECIPE,
+    RECORD,
+    STATEMENT,
+    WEIGHTS,
+    check_work,
+    folder_faults,
+    is_release,
+    largest,
+    numbers_in,
+    shown,
+)
+from sottovoce_evidence.statement import (
+    ROUNDING,
+    Evidence,
+    RunFacts,
+    Statement,
+    charge_faults,
+    differences,
+    is_epsilon,
+    state,
+)
+from sottovoce_evidence.statement_text import LOUD
+
+T = TypeVar("T")
+
+PASSED, FAILED, ABSENT, UNCHECKED = "passed", "failed", "not there", "not checked"
+OWN_CODE = "own code"  # the check of what only code of the owner's own could show
+# Facts of facts.json that nothing in a release contradicts.
+OWNERS_WORD = (
+    *("run", "charged_to_store", "clipped_parts", "own_sensitivity", "vocabulary", "start", "canaries", "registered"),
+    *("practice", "owners_per_record", "every_record_is_a_user", "held_out", "epsilon_store", "relation_store"),
+    *("store_gone", "out_of_date", "software", "audits", "private_accuracy", "epsilon_held_out", "published"),
+)
+NOT_PROVED = (
+    "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
+    "that the ledger lists all uses of these people's text: others may be in another store or in no ledger",
+    "that declared constants were not counted from the data, and that text or a vocabulary called public is public",
+    f"facts that are the owner's word: {', '.join(name.replace('_', ' ') for name in OWNERS_WORD)}",
+    "that report.html and accuracy figures are true",
+    "that the weights have the shapes of the model, and that graphs in onnx/ compute the same",
+    "that no exact figure of held-out users was published elsewhere: the owner alone knows of other releases",
+    "who the signer is: compare the fingerprint with one that the owner gave you in another way",
+)
+NOT_PROVED_OF_BASES = ("that this text is public, and that there was no other", NOT_PROVED[-1])
+_AGREE = 0.02  # by how much the accountant of dp-accounting may lie above a claim: it rounds more coarsely
+_MOST_CROSS_CHECKED = 10  # kinds of rounds: dp-accounting takes more than a second for each
+_LINE = {"round", "epsilon", "delta", "clip_norm", "noise_std", "evaluation", "beside"}  # of the record
+
+
+@dataclass(frozen=True)
+class Check(Facts):
+    """One check, its result (`passed`, `failed`, `not there` or `not checked`), and what was found."""
+
+    name: str
+    result: str
+    found: str
+
+
+@dataclass(frozen=True)
+class Accounted(Facts):
+    """The ε of the ledger by one accountant; None where it has no answer."""
+
+    accountant: str
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
+class Verification(Facts):
+    """What `sotto verify` found. `verified`: no check failed, and none needs code that is not here."""
+
+    folder: str
+    verified: bool
+    signed: bool  # does it have a signature, valid or not?
+    signer: str | None  # fingerprint of the key that signed; None without a valid signature
+    claimed: float | None
+    delta: float | None
+    checks: tuple[Check, ...]
+    epsilons: tuple[Accounted, ...]
+    notes: tuple[str, ...]
+    not_proved: tuple[str, ...] = NOT_PROVED
+
+    def __repr__(self) -> str:
+        found = {word: [check.name for check in self.checks if check.result == word] for word in (FAILED, UNCHECKED)}
+        told = [f"{word}: {', '.join(names)}" for word, names in found.items() if names]
+        return f"<Verification of {self.folder}: {'; '.join(['verified'] * self.verified + told)}>"
+
+
+def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: bool = False) -> Verification:
+    """Check the folder of a release, and compute its statement again.
+
+    Of a base, which is of public text and has no ε, files and signature are checked.
+
+    Args:
+        folder: what `sotto release` or `sotto base train` wrote.
+        signer: the fingerprint of the owner's key (`SHA256:…`), or the file of their public key. A release of another
+            key, or without signature, fails.
+        unsigned: check a release without signature too. Anyone may have made or changed it.
+
+    Guarantee: no file is opened that is not a plain file of the folder, or that is larger than such a file may be.
+    Whatever the files hold, it answers, and a file that cannot be understood is a failed check.
+    """
+    folder = Path(folder)
+    released = is_release(folder)
+    if not released and not bases.is_base(folder):
+        raise SottoError(f"{str(folder)!r} is not a release: {_no_release(folder)}")
+    if signer is not None and not signer.startswith("SHA256:"):
+        signer = _fingerprint_in(signer, folder)
+    signed = signature.check_folder(folder, signature.RELEASE if released else signature.BASE, largest)
+    checks = [_files(signed, released=released), _signature(signed, signer, unsigned)]
+    named = signer is not None and checks[1].result == PASSED  # the fingerprint was compared
+    found = _Found(folder, signed)
+    if signed.odd or any(size > largest(name) for name, size in signed.sizes.items()):
+        checks.append(Check("statement", UNCHECKED, "no file was opened: see the files"))
+    else:
+        checks += found.checks() if released else [_base_card(folder)]
+    unproved = NOT_PROVED if released else NOT_PROVED_OF_BASES
+    return Verification(
+        folder=str(folder),
+        verified=all(check.result != FAILED and check.name != OWN_CODE for check in checks),
+        signed=not signed.unsigned,
+        signer=signed.signer,
+        claimed=found.claimed,
+        delta=found.delta,
+        checks=tuple(replace(check, found=_without_folder(check.found, folder)) for check in checks),
+        epsilons=found.epsilons,
+        notes=tuple(found.notes),
+        not_proved=unproved[:-1] if named else unproved,
+    )
+
+
+class _Found:
+    """What is found in the files of a release."""
+
+    def __init__(self, folder: Path, signed: signature.Signed):
+        self.folder, self.signed = folder, signed
+        self.claimed: float | None = None
+        self.delta: float | None = None
+        self.epsilons: tuple[Accounted, ...] = ()
+        self.notes: list[str] = []
+
+    def checks(self) -> Iterator[Check]:
+        evidence, why = _try(lambda: read_evidence(self.folder))
+        stated, unreadable = _try(lambda: read_sealed(self.folder / STATEMENT))
+        if stated is not None:
+            claims = (stated.get(name) for name in ("epsilon", "delta"))
+            self.claimed, self.delta = (claim if isinstance(claim, float) else None for claim in claims)
+        if evidence is None or stated is None:
+            yield Check("statement", FAILED, why or unreadable)
+            return
+        if own := list(evidence.own_code()):
+            yield Check(OWN_CODE, UNCHECKED, f"code of the owner's own, which is not here: {'; '.join(own)}")
+        due, why = _try(lambda: state(evidence))
+        if due is None:
+            yield Check("statement", FAILED, f"none follows from {RECIPE}, {LEDGER} and {FACTS} ({why})")
+            return
+        self.epsilons = tuple(_try(lambda: accounted(evidence.charged, due.delta))[0] or ())
+        follows = f"follows from {RECIPE}, {LEDGER} and {FACTS}"
+        yield _judged("statement", chain(_promise_faults(due), self._compared(stated, due)), follows)
+        yield _judged("ledger", charge_faults(evidence), "charges what the recipe's rounds cost")
+        cost = f"ε = {accounting.rounded_up(due.epsilon, 4)} at δ = {plain_number(due.delta)}"
+        yield _judged("epsilon", self._second_opinions(evidence, due), f"{cost}, and no accountant contradicts it")
+        yield _judged("model", self._model_faults(evidence, due), f"weights and {CARD} fit the recipe")
+        yield _judged("record", self._record_faults(evidence, due), "its rounds are those of the recipe")
+        if due.private_accuracy is not None or due.held_out == "private":
+            yield _judged("held-out users", self._held_out_faults(due), "no exact figure in this folder is of them")
+        self._read_readme(evidence, due)
+        self.notes += _notes(self.signed, due)
+
+    def _compared(self, stated: Json, due: Statement) -> Iterator[str]:
+        """A claimed ε may be larger than the one that follows, never smaller. All else is equal."""
+        stated = {name: value for name, value in stated.items() if name != CHECKSUM}
+        for path, claim, value in differences(stated, due.exactly()):
+            follows = is_epsilon(path) and path not in {each.name for each in fields(RunFacts)}
+            if follows and isinstance(claim, float) and isinstance(value, float):
+                if claim >= value * (1 - ROUNDING):
+                    if not claim <= value * (1 + 1e-2):
+                        self.notes.append(f"{path} is stated as {claim:g}, and {value:.4g} follows: it claims less")
+                    continue
+                yield f"{path} = {claim:g} is claimed, and it comes to {accounting.rounded_up(value, 4)}"
+            else:
+                yield f"{path} is {_value(claim)}, and {_value(value)} follows"
+
+    def _second_opinions(self, evidence: Evidence, due: Statement) -> Iterator[str]:
+        """Every accountant's figure is an upper bound. dp-accounting's own must not lie far above what is claimed."""
+        for name, claimed, replaced in (
+            ("epsilon", due.epsilon, False),
+            ("epsilon_replaced", due.epsilon_replaced, True),
+        ):
+            if claimed is None or len(evidence.charged) > _MOST_CROSS_CHECKED:
+                continue
+            theirs = dp_accounting_epsilon(evidence.charged, due.delta, replaced=replaced)
+            if theirs is not None and not theirs <= claimed * (1 + _AGREE):
+                yield f"{name} comes to {claimed:.4g}, and dp-accounting computes {accounting.rounded_up(theirs, 4)}"
+
+    def _model_faults(self, evidence: Evidence, due: Statement) -> Iterator[str]:
+        """The files that follow from nothing else have the hashes that facts.json names."""
+        there = {name for name in self.signed.sizes if name not in DERIVED}
+        for name in sorted(there | set(due.files)):
+            if name not in there or name not in due.files:
+                yield f"{shown(name)} is {'not there' if name in due.files else f'not in {FACTS}'}"
+            elif sha256_of(self.folder / name) != due.files[name]:
+                yield f"{name} is not the file that {FACTS} names"
+        card, model = read_sealed(self.folder / CARD), as_json(evidence.recipe.model)
+        if (numbers := numbers_in(self.folder / WEIGHTS)) != card["parameters"]:
+            yield f"{WEIGHTS} has {numbers:,} numbers, and the card {card['parameters']} parameters"
+        if card["rounds"] != due.rounds_done:
+            yield f"{CARD} has {card['rounds']} rounds, and the statement {due.rounds_done}"
+        for name, value in (card.get("model") or {}).items():
+            if model.get(name) != value:
+                yield f"{CARD} has the model's {shown(name)} {_value(value)}, and {RECIPE} {_value(model.get(name))}"
+
+    def _record_faults(self, evidence: Evidence, due: Statement) -> Iterator[str]:
+        """Lines that no run writes: rounds in order, with the clip norm and noise of the recipe and an ε that rises."""
+        mechanism, before, spent = evidence.mechanism(), -1, 0.0
+        both = (mechanism, mechanism.across_devices())  # a server whose devices add noise adds less of it itself
+        norms = mechanism.clip_norms(1, mechanism.start())
+        lines = _lines(self.folder / RECORD)
+        for line in lines:
+            number, epsilon = line["round"], accounting_number(line.get("epsilon", spent))
+            if line.keys() - _LINE or not before < number <= due.rounds_done or not epsilon >= spent * (1 - 1e-3):
+                yield f"no run writes the line of round {number}"
+                return
+            before, spent = number, epsilon
+            if number == 0 or line.get("delta", due.delta) != due.delta:
+                if number:
+                    yield f"round {number} has δ = {_value(line['delta'])}"
+                continue
+            planned = joint_norm(mechanism.clip_norms(number, mechanism.start()))
+            norm, std = line.get("clip_norm", planned), line.get("noise_std")
+            if mechanism.tracking is None and not math.isclose(norm, planned, rel_tol=ROUNDING):
+                yield f"round {number} has clip norm {norm:g}, and by {RECIPE} it is {planned:.7g}"
+                return
+            due_std = [one.noise_std(number, norms)[0] / joint_norm(norms) * norm for one in both]
+            if std is not None and not any(math.isclose(std, one, rel_tol=ROUNDING) for one in due_std):
+                yield f"round {number} has noise of standard deviation {std:g}, and by {RECIPE} it is {due_std[0]:.7g}"
+                return
+        for line in lines[-1:]:
+            if 0 < line["round"] == due.rounds_done and not due.chosen and spent < due.epsilon_spent * (1 - 1e-3):
+                yield f"its last ε is {spent:.4g}, and that of these rounds comes to {due.epsilon_spent:.4g}"
+
+    def _held_out_faults(self, due: Statement) -> Iterator[str]:
+        """Exact figures of people who have a guarantee, and an accuracy of theirs that does not fit its noise."""
+        if (self.folder / BASELINES).exists():
+            yield f"{BASELINES} has exact figures of them"
+        if measured := [line["round"] for line in _lines(self.folder / RECORD) if "evaluation" in line]:
+            yield f"{RECORD} has exact figures of them, in round {measured[0]} first"
+        manifest = self.folder / ONNX / "manifest.json"
+        smaller = read_sealed(manifest).get("eight_bits") if manifest.exists() else None
+        if smaller and any(smaller.get(name) is not None for name in ("top1", "top1_float32")):
+            yield f"{ONNX}/{manifest.name} has exact figures of them"
+        if (found := due.private_accuracy) is None:
+            return
+        yield from private_accuracy.faults(found, read_sealed(self.folder / CARD)["vocabulary"])
+        cost, total = accounting.epsilon([(found.terms.event, 1)], found.terms.delta), due.epsilon_held_out
+        if not cost <= found.terms.epsilon * (1 + ROUNDING):
+            yield f"ε = {found.terms.epsilon:g} is claimed, and the noise of the accuracy comes to {cost:.4g}"
+        if total is None or not cost * (1 - ROUNDING) <= total < math.inf:
+            yield f"ε of all private evaluations is {_value(total)}, and that of this one {cost:.4g}"
+
+    def _read_readme(self, evidence: Evidence, due: Statement) -> None:
+        """Prose is compared where it was written by this version."""
+        writer, own = due.software.get("sottovoce-evidence"), version("sottovoce-evidence")
+        if writer != own:
+            self.notes.append(f"{README} was written by version {_value(writer)}, and is not compared by {own}")
+            return
+        signer = self.signed.signer or "FINGERPRINT"
+        text, why = _try(lambda: readme(Released.of(self.folder, due, evidence.recipe), signer))
+        if text is None:
+            self.notes.append(f"{LOUD}: {README} could not be rendered again ({why})")
+        elif read_plain(self.folder / README) != text.encode():
+            promised = text.split("## What is promised", 1)[1].split("\n", 2)[2].split("\n\nNot covered", 1)[0]
+            self.notes.append(f"{LOUD}: {README} was edited by its owner. This is what follows: {promised}")
+
+
+def read_evidence(folder: Path) -> Evidence:
+    """Recipe, ledger and facts of a release: each must be as it is written, with nothing beside it."""
+    recipe = Recipe.parse(read_plain(folder / RECIPE).decode(), RECIPE)
+    ledger = read_ledger(folder / LEDGER)
+    check_work([line["event"] for line in ledger.lines[1:]])
+    if ledger.kind != RELEASE or ledger.notes or chained_again(ledger.lines) != read_plain(folder / LEDGER):
+        raise SottoError(f"{LEDGER} is not the ledger of a release")
+    values = {name: value for name, value in read_sealed(folder / FACTS).items() if name != CHECKSUM}
+    facts = RunFacts.from_json(values)
+    if other := [path for path, *_ in differences(values, facts.to_json())]:
+        raise SottoError(f"{FACTS} has more than its facts: {', '.join(map(shown, other))}")
+    if ledger.runs != (facts.run,):
+        raise SottoError(f"{LEDGER} is that of the run {shown(ledger.runs[0])}, and {FACTS} names {shown(facts.run)}")
+    return Evidence(recipe, [*ledger.spent, *ledger.held_out], facts)
+
+
+def chained_again(lines: list[Json]) -> bytes:
+    return chained([{name: value for name, value in line.items() if name != "check"} for line in lines])
+
+
+def accounted(spent: Spent, delta: float) -> list[Accounted]:
+    """ε by three accountants."""
+    theirs = dp_accounting_epsilon(spent, delta) if len(spent) <= _MOST_CROSS_CHECKED else None
+    ours = {
+        name: accounting.epsilon(spent, delta, name) if all(name in event.accountants for event, _ in spent) else None
+        for name in ("pld", "rdp")
+    }
+    return [
+        Accounted(accounting.accountant_name("pld"), ours["pld"]),
+        Accounted("PLD of dp-accounting alone", theirs),
+        Accounted(accounting.accountant_name("rdp"), ours["rdp"]),
+    ]
+
+
+def _promise_faults(due: Statement) -> Iterator[str]:
+    if not due.has_guarantee or not math.isfinite(due.mechanism.sensitivity):
+        yield "it gives no guarantee: ε is infinite, or nothing bounds what one user can do"
+    if due.secrets == "seeded":
+        yield "the noise follows from the seed of the recipe: anyone who knows it can undo the noise"
+    if not due.epsilon_store >= due.epsilon * (1 - 1e-3):
+        yield "the total of the store is less than what this run alone was charged"
+    for audit in due.audits:
+        if audit.contradicted or audit.result == "failed":
+            yield f"the audit by {shown(audit.audit)} contradicts what is claimed"
+
+
+def _notes(signed: signature.Signed, due: Statement) -> Iterator[str]:
+    if due.delta * due.declared.users >= 1:
+        delta, least = f"δ = {plain_number(due.delta)}", f"1/users = {1 / due.declared.users:.2g}"
+        yield f"{LOUD}: {delta} IS NOT BELOW {least}. One person in so many may be given away; the recipe allows it"
+    if math.isinf(due.epsilon_store):
+        yield "the total of the store is not known: no accountant has an answer for all its runs together"
+    if signed.not_signed:
+        yield f"not part of the release, and not signed: {', '.join(signed.not_signed)}"
+    if not_run := [audit.audit for audit in due.audits if audit.result == "not run"]:
+        yield f"not audited by {' and '.join(not_run)}"
+
+
+def _lines(path: Path) -> list[Json]:
+    """The lines of a record, which must end with one."""
+    if not path.exists():
+        return []
+    contents = read_plain(path, int(largest(RECORD)))
+    if not contents.endswith(b"\n"):
+        raise SottoError(f"{path.name} does not end with a line")
+    return [parse_json(line) for line in contents[:-1].split(b"\n")]
+
+
+def accounting_number(value: Any) -> float:
+    return math.inf if value == "infinity" else float(value)
+
+
+def _value(value: Any) -> str:
+    """A value of a file, for one line."""
+    text = "not stated" if value is None else f"{value:.7g}" if isinstance(value, float) else ascii(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _no_release(folder: Path) -> str:
+    """What a folder is, and what to do."""
+    if not folder.is_dir():
+        return "it is a file; give the folder" if folder.exists() else "there is no such folder; check the path"
+    if (folder / "recipe.toml").is_file():
+        return f"it is a run; `sotto release {folder} --out DIR` makes one"
+    if (folder / "store.json").is_file():
+        return "it is a store; `sotto train` makes a run on it, and `sotto release` a release of the run"
+    return f"it has neither {STATEMENT} nor {LEDGER}; give the folder that `sotto release` wrote"
+
+
+def _try(read: Callable[[], T]) -> tuple[T | None, str]:
+    """What a file holds, or why it cannot be read: a damaged file is a failed check, not a wrong command."""
+    try:
+        return read(), ""
+    except Exception as error:  # noqa: BLE001 -- whatever the file of a stranger makes a library raise
+        return None, " ".join(str(error.what if isinstance(error, DamagedRun) else error).split()) or repr(error)
+
+
+def _judged(name: str, faults: Iterable[str], fine: str) -> Check:
+    """The check of a file. Faults that cannot be looked for are one."""
+    found: list[str] = []
+    if why := _try(lambda: found.extend(faults))[1]:
+        found.append(f"cannot be checked ({why})")
+    return Check(name, FAILED if found else PASSED, "; ".join(found[:20]) or fine)
+
+
+def _without_folder(text: str, folder: Path) -> str:
+    """A text that names files of a release by their names alone."""
+    return re.sub(rf"(?<![\w./-]){re.escape(str(folder))}/", "", text)
+
+
+def _files(signed: signature.Signed, *, released: bool) -> Check:
+    faults = list(signed.file_faults)
+    if signed.unsigned:
+        large = [shown(name) for name, size in signed.sizes.items() if size > largest(name)]
+        faults += [f"{name} is too large" for name in large] + [
+            f"{shown(name)} is not a plain file" for name in signed.odd
+        ]
+    if released:
+        faults += [fault for fault in folder_faults(signed.sizes) if fault not in faults]
+    if signed.unsigned and not faults:
+        return Check("files", ABSENT, f"there is no {signature.MANIFEST}: added or changed files would not be found")
+    return _judged("files", faults, "are those that were signed, and there are no others")
+
+
+def _fingerprint_in(file: str, release: Path) -> str:
+    if Path(file).resolve().is_relative_to(release.resolve()):
+        raise SettingError("{signer!r} came with the release, and proves nothing; get it in another way", signer=file)
+    try:
+        return signature.public_fingerprint(Path(file))
+    except OSError:
+        text = "{signer!r} must be a fingerprint (SHA256: and 43 letters and digits), or a file with a public key"
+        raise SettingError(text, signer=file) from None
+
+
+def _signature(signed: signature.Signed, signer: str | None, unsigned: bool) -> Check:
+    anyone = "it is not signed: anyone may have made or changed it"
+    if signed.unsigned and unsigned and signer is None:
+        return Check("signature", ABSENT, anyone)
+    faults = [f"{anyone}; --unsigned checks the rest"] if signed.unsigned else list(signed.signature_faults)
+    if signer is not None and not faults and signed.signer != signer:
+        faults.append(f"it was signed by {signed.signer}, not by {signer}")
+    whose = "the signer that you named" if signer else "compare it with the fingerprint that the owner gave you"
+    return _judged("signature", faults, f"by {signed.signer}: {whose}")
+
+
+def _base_card(folder: Path) -> Check:
+    base, why = _try(lambda: bases.read_base(folder))
+    if base is None:
+        return Check("card", FAILED, why)
+    hashes = {name: _try(lambda name=name: sha256_of(folder / name))[0] for name in base.files}
+    changed = (f"{name} is not the file that it names" for name in hashes if hashes[name] != base.files[name])
+    return _judged("card", changed, f"trained on {base.text} by its card")
