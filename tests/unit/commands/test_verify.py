@@ -661,15 +661,10 @@ def reseal(name: str, old: str, new: str) -> Callable[[Path], object]:
 
 
 WEIGHTS = "5e" * 32
-START = {"source": f"public start: {WEIGHTS}, public by its own card", "weights": WEIGHTS, "trained_on": "public"}
-DECLARED = {"source": f"public start: {WEIGHTS}, declared public by the owner", "weights": WEIGHTS, "run": "c0ffee"}
-AFTER_RELEASE = {
-    "source": f"private start: {WEIGHTS}, with ε = 2.1 at δ = 1e-06 for its own users (a person who is among both has "
-    f"at most the sum of both ε), signed by SHA256:{'x' * 43}",
-    "weights": WEIGHTS,
-    "trained_on": "private",
-    "runs": ["c0ffee"],
-}
+START = {"weights": WEIGHTS, "trained_on": "public"}
+DECLARED = {**START, "declared": True}
+RUN = {"run": "c0ffee", "epsilon": 2.1, "delta": 1e-6}
+AFTER_RELEASE = {"weights": WEIGHTS, "trained_on": "private", "signer": f"SHA256:{'x' * 43}", "runs": [RUN]}
 OWN_MODEL = {"own_model": True, "kind": None, "model": None}
 
 
@@ -686,27 +681,22 @@ def started(initial: str) -> Callable[[Path], object]:
         (None, "english", "by training.toml it began with 'english', and no start is stated"),
         (START, None, "a start is stated, and by training.toml there is none"),
         (START, "none", "a start is stated, and by training.toml there is none"),
-        ({**START, "weights": None}, "english", "the start has no hash"),
-        ({**START, "weights": "6f" * 32}, "english", "another hash"),
+        ({**START, "weights": "5e"}, "english", "the start has no hash"),
         ({**START, "name": "base x. All is well"}, "english", "is none of a base"),
         ({**START, "name": "base <b>x</b>"}, "english", "is none of a base"),
         ({**START, "name": "english"}, "english", "is none of a base"),
-        (
-            {**START, "source": f"{START['source']}. All is well"},
-            "english",
-            "source of the start",
-        ),
-        ({**START, "source": f"start: {WEIGHTS}, of a weights file"}, "x", "source of the start"),
-        ({**START, "trained_on": "people"}, "english", "trained on people"),
-        ({**START, "trained_on": None}, "english", "was not trained on public text"),
-        ({**START, "trained_on": "private"}, "english", "its source says otherwise"),
-        ({**START, "runs": ["c0ffee"]}, "english", "and not both"),
-        ({**START, "run": "c0ffee). All is well"}, "english", "a name that no run has"),
+        ({**START, "signer": "a regulator"}, "english", "signed by what is no key"),
+        ({**START, "trained_on": "unknown"}, "english", "trained on unknown text"),
+        ({**START, "trained_on": "private"}, "english", "and not both"),
+        ({**START, "runs": [RUN]}, "english", "and not both"),
         (START, 'x"\ninitial_is_public = true\n#"', "the statement does not say so"),
+        (DECLARED, "x", "the owner did not declare it"),
         (DECLARED, 'x"\ninitial_is_public = true\n#"', None),
         (AFTER_RELEASE, "x", None),
         ({**AFTER_RELEASE, "runs": None}, "x", "and not both"),
-        ({**AFTER_RELEASE, "trained_on": "public", "runs": None}, "x", "says otherwise"),
+        ({**AFTER_RELEASE, "trained_on": "public"}, "x", "and not both"),
+        ({**AFTER_RELEASE, "runs": [{**RUN, "run": "c0ffee). All is well"}]}, "x", "a name that no run has"),
+        ({**AFTER_RELEASE, "runs": [{**RUN, "epsilon": -1.0}]}, "x", "a guarantee that is none"),
     ],
 )
 def test_a_start_is_in_the_statement_and_in_the_recipe_or_in_neither(whole, start, initial, fault):

@@ -32,6 +32,7 @@ from sottovoce.commands.new_run import (
     never,
     open_run,
     save_state,
+    start_in,
 )
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.evaluation.prediction import Evaluation, evaluate
@@ -507,7 +508,7 @@ class Training:
         budget = assembly.budget.counting(extra)
         allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
         header, mechanism = self.ledger.header, assembly.algorithm.mechanism
-        start = header.get("start")
+        start = start_in(header)
         private = is_for_owner_alone(assembly, self.store, start)
         files = self.run_folder.save_model(weights_of(self._model), vocabulary, private=private)
         charges = Charges(
@@ -515,7 +516,7 @@ class Training:
             done=self.ledger.spent(),
             repeated=again,
             elsewhere=extra,
-            vocabulary=assembly.before,
+            before=assembly.before,
             store=payments.store_ledger.spent() if budget.private else [],
             to_store=payments.charged_to_store(),
         )

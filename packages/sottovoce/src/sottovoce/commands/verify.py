@@ -19,14 +19,16 @@ from sottovoce.reporting.adversaries import adversaries
 from sottovoce.reporting.derived import (
     Derived,
     charge_faults,
+    charged_before,
     derive,
     fact_faults,
     has_room,
     own_blocks,
+    own_charges,
     record_faults,
     with_one_more,
 )
-from sottovoce.reporting.statement import DECLARED, FORM, LOUD, RUN_NAME, Correlation, Statement
+from sottovoce.reporting.statement import FORM, LOUD, RUN_NAME, Correlation, Statement
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import README, RECIPE, STATEMENT, RunFolder, is_release, kind_of
 from sottovoce_evidence import accounting, bases, signature
@@ -38,6 +40,7 @@ from sottovoce_evidence.accounting import (
     SampledSkellam,
     Spent,
     ThresholdedHistogram,
+    total_of,
 )
 from sottovoce_evidence.accounting.cross_check import dp_accounting_epsilon
 from sottovoce_evidence.accounting.events import ADDED, REPLACED, CorrelatedGaussian, Sampled
@@ -514,13 +517,13 @@ def _start_faults(statement: Statement, recipe: Recipe, card: Json | None) -> It
     described = card is not None and not Card.from_json(card).own_model
     if described and not named:
         yield f"a start is stated, and by {RECIPE} there is none"
-    if not re.fullmatch("[0-9a-f]{64}", start.weights or ""):
+    if not re.fullmatch("[0-9a-f]{64}", start.weights):
         yield "the start has no hash of its weights"
-    elif start.weights and start.weights not in start.source:
-        yield "the source of the start has another hash than its weights"
     if statement.private:
         yield from verify_files.start_faults(start)
-    if recipe.model.initial_is_public and DECLARED not in start.source:
+    if start.declared and start.trained_on == "public" and described and not recipe.model.initial_is_public:
+        yield f"the start is declared public, and by {RECIPE} the owner did not declare it"
+    if recipe.model.initial_is_public and start.trained_on == "public" and not (start.declared or start.name):
         yield f"by {RECIPE} the owner declared the start public, and the statement does not say so"
 
 
@@ -539,6 +542,9 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
         listed[event] += count
     if dict(spent) != dict(listed):
         yield "its charges are not those of the statement"
+    if statement.start and total_of(statement.start.charged) - listed:
+        yield "it does not charge what the runs were charged from which the model began"
+    spent = own_charges(statement, spent)
     yield from _choice_faults(statement, spent)
     # Of the best of several runs, each has to be what the statement describes.
     runs = [(event.run if isinstance(event, BestOfRuns) else ((event, count),)) for event, count in spent]
@@ -577,7 +583,7 @@ def _again_faults(found: _Evidence) -> Iterator[str]:
     if not (again := statement.charged_again + statement.charged_elsewhere):
         return
     derived = derive(statement, recipe)
-    paid = sum(count for event, count in found.spent if not isinstance(event, ThresholdedHistogram))
+    paid = sum(count for _, count in own_charges(statement, found.spent))
     due = sum(count for _, count in derived.events(max(statement.rounds_done, 1)))
     if paid < due + again:
         has = f"it has {count_of(paid, 'charge')}"
@@ -657,8 +663,7 @@ def _least(spent: Spent, delta: float, *, replaced: bool = False) -> float:
 def _other_faults(found: _Evidence) -> Iterator[str]:
     """Every other ε of the statement that can be computed: it must be no smaller."""
     statement, delta = found.statement, found.statement.delta
-    words = [(event, count) for event, count in found.spent if isinstance(event, ThresholdedHistogram)]
-    rounds = [(event, count) for event, count in found.spent if not isinstance(event, ThresholdedHistogram)]
+    words, rounds = charged_before(statement, found.spent), own_charges(statement, found.spent)
     derived = derive(statement, found.recipe)
     done = [*words, *derived.events(statement.rounds_done)] if statement.rounds_done else []
     computed: dict[str, Callable[[], float]] = {

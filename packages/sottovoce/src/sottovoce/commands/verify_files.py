@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from sottovoce.audit.registry import Registry
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer
-from sottovoce.reporting.statement import DECLARED, RUN_NAME, StartFacts, Statement
+from sottovoce.reporting.statement import RUN_NAME, StartFacts, Statement
 from sottovoce.runs import exported
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
@@ -197,36 +197,28 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# What a statement says of a start, after its hash.
-_PUBLIC_START = rf"public start: [0-9a-f]+, ({DECLARED}|public by its own card)"
-_GIVEN_START = rf"weights given from Python: [0-9a-f]+, {DECLARED}"
-_FIGURE = r"[0-9][0-9.,e+-]{0,30}"
-_PRIVATE_START = (
-    rf"private start: [0-9a-f]+, with ε = {_FIGURE} at δ = {_FIGURE} for its own users"
-    rf"( \(a person who is among both has at most the sum of both ε\))?(, what it began with {DECLARED})?"
-)
-_STARTS = re.compile(rf"({_PUBLIC_START}|{_GIVEN_START}|{_PRIVATE_START})(, signed by SHA256:[A-Za-z0-9+/]{{43}})?")
+_SIGNER = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 
 
 def start_faults(start: StartFacts) -> Iterator[str]:
     """What no start of a private run says of itself."""
-    private, public = start.source.startswith("private start"), start.source.startswith("public start")
-    if not _STARTS.fullmatch(start.source):
-        yield f"the source of the start is none of a private run: {shown(start.source)}"
-        return
-    if start.trained_on not in (None, "public", "private", "people or unknown"):
-        yield f"the start was trained on {shown(str(start.trained_on))}, and that of a release is not"
-    if (start.trained_on == "public" and not public) or (start.trained_on == "private" and not private):
-        yield f"the start was trained on {start.trained_on} text, and its source says otherwise"
-    if "its own card" in start.source and start.trained_on != "public":
-        yield "the start is public by its own card, and was not trained on public text"
+    if start.trained_on not in ("public", "private"):
+        yield f"the start was trained on {shown(str(start.trained_on))} text, and that of a release is not"
     if (start.trained_on == "private") != bool(start.runs):
         yield "the start is private, or has private runs before it, and not both"
-    if start.name is not None and not (public and start.name.startswith("base ") and bases.is_plain(start.name[5:])):
+    if start.name is not None and not (
+        start.trained_on == "public" and start.name.startswith("base ") and bases.is_plain(start.name[5:])
+    ):
         yield f"the name of the start is none of a base: {shown(start.name)}"
-    for run in filter(None, (start.run, *start.runs)):
-        if not RUN_NAME.fullmatch(run):
-            yield f"the start is of a run with a name that no run has: {shown(run)}"
+    if start.signer is not None and not _SIGNER.fullmatch(start.signer):
+        yield f"the start is signed by what is no key: {shown(start.signer)}"
+    for run in start.runs:
+        if not RUN_NAME.fullmatch(run.run):
+            yield f"the start is of a run with a name that no run has: {shown(run.run)}"
+        if not (0 <= run.epsilon < math.inf and 0 < run.delta < 1):
+            yield f"the start is of a run with a guarantee that is none: {shown(str((run.epsilon, run.delta)))}"
+    if start.charged and not start.runs:
+        yield "the start has charges, and no run that they are of"
 
 
 def start_notes(release: RunFolder, statement: Statement, recipe: Recipe) -> Iterator[str]:
@@ -235,7 +227,7 @@ def start_notes(release: RunFolder, statement: Statement, recipe: Recipe) -> Ite
     Both may be so: the folder of a base may have any name, and a later version may have other bases.
     """
     start, initial = statement.start, Path(recipe.model.initial or "").name
-    if start is None or start.weights is None:
+    if start is None:
         return
     name = start.name.removeprefix("base ") if start.name else initial
     if initial and initial not in (name, WEIGHTS):
@@ -350,7 +342,7 @@ def _card_faults(statement: Statement, card: Json) -> Iterator[str]:
     text, start = card.get("trained_on"), statement.start
     if text not in ("people", bases.PUBLIC):
         yield f"card.json has no known word for whose text it was trained on: {text!a:.200}"
-    elif text == bases.PUBLIC and start is not None and start.trained_on not in (None, bases.PUBLIC):
+    elif text == bases.PUBLIC and start is not None and start.trained_on != bases.PUBLIC:
         yield "card.json says that it was trained on public text, and the model that it began with was not"
 
 

@@ -31,7 +31,7 @@ from sottovoce.privacy.sampling import SAMPLERS, Sampler
 from sottovoce.privacy.schedule import Schedule, build_schedule
 from sottovoce.reporting.statement import MechanismFacts, Statement, declared_facts, mechanism_facts
 from sottovoce.runs.folder import RECIPE
-from sottovoce_evidence.accounting import Spent
+from sottovoce_evidence.accounting import Spent, total_of
 from sottovoce_evidence.accounting.events import BestOfRuns, CorrelatedGaussian, Event, ThresholdedHistogram
 from sottovoce_evidence.accounting.matrices import Identity
 from sottovoce_evidence.errors import SottoError, count_of
@@ -250,7 +250,7 @@ def charge_faults(statement: Statement, spent: Spent, derived: Derived) -> Itera
     for it, and no earlier charge covers it.
     """
     planned = derived.events(statement.rounds_planned)
-    spent = [(event, count) for event, count in spent if not isinstance(event, ThresholdedHistogram)]
+    spent = own_charges(statement, spent)
     if statement.chosen is not None:
         yield from _choice_faults(spent, planned)
         # Each of the runs has to be what the statement describes.
@@ -282,20 +282,28 @@ def has_room(statement: Statement, recipe: Recipe, derived: Derived) -> Spent | 
     """Where fewer rounds are planned than the recipe has: the charges with one round more, which pass its budget."""
     if statement.rounds_planned >= recipe.run.rounds:
         return None
-    return [*_vocabulary(statement), *derived.events(statement.rounds_planned + 1)]
+    return [*charged_before(statement, statement.charged), *derived.events(statement.rounds_planned + 1)]
 
 
 def with_one_more(statement: Statement, spent: Spent, derived: Derived) -> Spent | None:
     """Where not all planned rounds are charged: the charges with one round more, of the least noise."""
     planned = derived.events(statement.rounds_planned)
-    total = {event: sum(count for one, count in spent if _same(one, event)) for event, _ in planned}
+    own = own_charges(statement, spent)
+    total = {event: sum(count for one, count in own if _same(one, event)) for event, _ in planned}
     if all(total[event] >= count for event, count in planned):
         return None
     return [*spent, (min(total, key=lambda event: event.noise_multiplier), 1)]
 
 
-def _vocabulary(statement: Statement) -> Spent:
-    return [(event, count) for event, count in statement.charged if isinstance(event, ThresholdedHistogram)]
+def charged_before(statement: Statement, spent: Spent) -> Spent:
+    """Of these charges, those of before the first round: for the vocabulary, and for the runs that it starts from."""
+    words = [(event, count) for event, count in spent if isinstance(event, ThresholdedHistogram)]
+    return [*words, *(statement.start.charged if statement.start else ())]
+
+
+def own_charges(statement: Statement, spent: Spent) -> Spent:
+    """The others: those of the run itself."""
+    return list((total_of(spent) - total_of(charged_before(statement, spent))).items())
 
 
 def _same(one: Event, other: Event) -> bool:

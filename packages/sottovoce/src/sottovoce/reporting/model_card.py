@@ -167,7 +167,7 @@ def _use(about: Described) -> Iterator[str]:
     yield "```python"
     yield "import sottovoce as sv"
     yield ""
-    yield f"model = sv.load_model({about.name!r})"
+    yield f"model = sv.ModelFolder.open({about.name!r})"
     yield f"model.suggest({json.dumps(about.prompt, ensure_ascii=False)})"
     yield "```"
     if about.onnx:

@@ -268,7 +268,7 @@ def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
         ("Noise", [statement.noise_generator or ""]),
         ("Released", list(statement.released)),
         ("Vocabulary", [f"fingerprint: {vocabulary.fingerprint}", f"source: {vocabulary.source}"]),
-        ("Start", [statement.start.source] if statement.start else []),
+        ("Start", [statement.start.described] if statement.start else []),
         ("Software", [f"{package} {version}" for package, version in statement.software.items()]),
     ]
     # Without a guarantee these would only look like one.

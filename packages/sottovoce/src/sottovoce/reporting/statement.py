@@ -43,6 +43,7 @@ SOFTWARE = ("sottovoce", "jax", "dp-accounting", "numpy")  # whose versions it h
 REGISTRY = "canaries.json: which canaries were inserted, not which of them were in"
 STARTED_FROM = "the people whose text the model was trained on before this run began"
 DECLARED = "declared public by the owner"  # of a start
+PRIVATE, UNKNOWN = "private", "unknown"  # what a start was trained on, if not on public text
 LOUD = "WARNING"  # how a note to a reviewer begins that is read first
 RUN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 PROTECTS = "users whose text the model was trained on; not those held out, on whom it is measured"
@@ -235,21 +236,64 @@ class VocabularyFacts(Facts):
 
 @dataclass(frozen=True)
 class StartFacts(Facts, sparse=True):
-    """The model that a run began with, if not one initialised from the seed."""
+    """The model that a run began with, if not one initialised from the seed.
 
-    source: str
-    run: str | None = None
-    weights: str | None = None
-    trained_on: str | None = None  # "public", where its card says so; "private": with all before it
-    runs: tuple[str, ...] = ()  # the private runs that it comes from
-    name: str | None = None  # of a base: "base english"
+    Attributes:
+        weights: a hash of them.
+        trained_on: "public" text; "private": of runs that have a guarantee; or "unknown", never of a private run.
+        declared: is it the owner's word that it is public, or that what its runs began with was?
+        name: of a base: "base english".
+        signer: the fingerprint of the key that signed its folder.
+        runs: the private runs that it comes from: its own, the one that this began with, and so on.
+        charged: what these were charged, where it was to the people of this run: it is part of the run's ε.
+    """
+
+    weights: str
+    trained_on: str
+    declared: bool = False
+    name: str | None = None
+    signer: str | None = None
+    runs: tuple[EarlierRun, ...] = ()
+    charged: tuple[tuple[Event, int], ...] = ()
 
     @property
     def described(self) -> str:
         """The start in a sentence: by its name, if it has one, and the first digits of its hash."""
-        source = re.sub(r"\b([0-9a-f]{8})[0-9a-f]{56}\b", r"\1", self.source)
-        source = re.sub(r"^(\w+ )?start: ", "weights ", source)
-        return f"{self.name} ({source})" if self.name else source
+        known = "" if self.signer is None else f", signed by {self.signer}"
+        weights = f"weights {self.weights[:8]}, {self._origin}{known}"
+        return f"{self.name} ({weights})" if self.name else weights
+
+    @property
+    def _origin(self) -> str:
+        if self.trained_on != PRIVATE:
+            public = DECLARED if self.declared else "public by its own card"
+            return public if self.trained_on == "public" else "of unknown origin"
+        names = ", ".join(run.run for run in self.runs)
+        began = f", what they began with {DECLARED}" if self.declared else ""
+        if self.charged:
+            assumed = "if its noise and its rounds were not chosen by their results"
+            return f"of private runs on the same people ({names}), whose charges are part of its ε, {assumed}{began}"
+        costs = ", ".join(f"ε = {accounting.rounded_up(run.epsilon)} at δ = {run.delta:g}" for run in self.runs)
+        both = "a person who is among them and among this run's has at most the sum of all ε"
+        return f"of private runs on other people ({names}: {costs}; {both}){began}"
+
+    def to_json(self) -> Json:
+        charged = [{"event": event.to_json(), "count": count} for event, count in self.charged]
+        return super().to_json() | ({"charged": charged} if charged else {})
+
+    @classmethod
+    def from_json(cls, values: Json) -> StartFacts:
+        charged = [(event_from_json(one["event"]), one["count"]) for one in values.get("charged", ())]
+        return super().from_json({**values, "charged": charged})
+
+
+@dataclass(frozen=True)
+class EarlierRun(Facts):
+    """A private run that a start comes from: the name it was charged under, and its guarantee for its own people."""
+
+    run: str
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True)
@@ -394,7 +438,7 @@ class Charges:
     done: Spent = ()  # all that the run's ledger holds
     repeated: Spent = ()  # rounds that were paid for again
     elsewhere: Spent = ()  # for copies of the run's folder that went on
-    vocabulary: Spent = ()
+    before: Spent = ()  # for the vocabulary, and for the runs that it starts from
     store: Spent = ()  # of every run on the store
     to_store: int = 0  # how many charges the store has for this run: if it has more one day, the statement is outdated
 
@@ -411,7 +455,7 @@ class RunFacts:
     rounds_planned: int
     rounds_done: int
     vocabulary: VocabularyFacts
-    start: Mapping[str, str] | None = None
+    start: StartFacts | None = None
     canaries: Json | None = None  # what the ledger says of them
     federation: FederationFacts | None = None  # where users were trained where their text is
     practice: bool = False  # the people are synthetic
@@ -425,7 +469,8 @@ def make_statement(
     """The statement of a run from its recipe, its mechanism and its ledger.
 
     ε is that of all that was charged: planned rounds, repeated ones, and those of copies of the run. The statement
-    lists these charges, and a release has no others. A model is released with its words, so ε includes their cost.
+    lists these charges, and a release has no others. A model is released with its words, so ε includes their cost. It
+    includes what the same people were charged for the runs that this one starts from, too.
     """
     privacy = recipe.privacy
     event = mechanism.event(1)
@@ -436,7 +481,7 @@ def make_statement(
 
     against_server = _against_server(mechanism, charges, cost)
     federation = about.federation and replace(about.federation, epsilon_server=against_server)
-    listed = _merged([*charges.vocabulary, *charges.training])
+    listed = _merged([*charges.before, *charges.training])
     epsilon, done = cost(listed), _count(charges.done)
     participation = mechanism.sampler.participation(about.rounds_planned)
     replaced = accounting.relation_of(event for event, _ in listed) == ADDED and accountant != "moments"
@@ -449,9 +494,9 @@ def make_statement(
         protects=PROTECTS if private else None,
         relation="none" if isinstance(event, NonPrivate) else event.relation,
         epsilon_replaced=accounting.epsilon(listed, privacy.delta, accountant, replaced=True) if replaced else None,
-        epsilon_training=cost(charges.training) if charges.vocabulary else epsilon,
+        epsilon_training=cost(charges.training) if charges.before else epsilon,
         epsilon_server=against_server,
-        epsilon_spent=cost([*charges.vocabulary, *charges.elsewhere, *charges.done]) if done else 0.0,
+        epsilon_spent=cost([*charges.before, *charges.elsewhere, *charges.done]) if done else 0.0,
         epsilon_store=math.inf,
         rounds_planned=about.rounds_planned,
         rounds_done=about.rounds_done,
@@ -478,7 +523,7 @@ def make_statement(
         ),
         vocabulary=about.vocabulary,
         software={name: version(name) for name in SOFTWARE},
-        start=None if about.start is None else StartFacts.from_json(dict(about.start)),
+        start=about.start,
         canaries=None if about.canaries is None else CanarySummary(**about.canaries),
         turns=None if mechanism.sampler.amplifies else mechanism.sampler.participations(about.rounds_planned),
         min_separation=None if participation is None else participation.min_separation,
@@ -494,7 +539,7 @@ def make_statement(
 def _against_server(mechanism: Mechanism, charges: Charges, cost: Callable[[Spent], float]) -> float | None:
     """ε against the server: of a vocabulary, and of all rounds that one user may join."""
     found = DeviceNoiseFacts.of(mechanism)
-    return None if found is None else cost([*charges.vocabulary, *found.against_server])
+    return None if found is None else cost([*charges.before, *found.against_server])
 
 
 def realised_epsilon(statement: Statement, sensitivity: float | None, accountant: str) -> float | None:
@@ -530,9 +575,9 @@ def with_private_accuracy(
 
 
 def as_chosen(statement: Statement, event: BestOfRuns, chosen: ChosenFacts) -> Statement:
-    """The statement of a run that is the best of several: ε is that of the choice, and of the vocabulary."""
+    """The statement of a run that is the best of several: ε is that of the choice, and of what was charged before."""
     words = [(each, count) for each, count in statement.charged if isinstance(each, ThresholdedHistogram)]
-    charged = (*words, (event, 1))
+    charged = (*words, *(statement.start.charged if statement.start else ()), (event, 1))
 
     def cost(replaced: bool = False) -> float:
         return accounting.epsilon(charged, statement.delta, "rdp", replaced=replaced)

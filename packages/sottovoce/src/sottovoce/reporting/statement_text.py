@@ -228,9 +228,7 @@ def _start(statement: Statement) -> list[str]:
     start = statement.start
     if start is None:
         return []
-    if start.run is None:
-        return [f"The model began with {start.described}."]
-    return [f"The model did not begin untrained: {start.described} (run {start.run})."]
+    return [f"The model began with {start.described}."]
 
 
 def _canaries(statement: Statement) -> list[str]:
