@@ -2667,7 +2667,12 @@ def weights_of_unknown_origin():
     """A private run starts from downloaded weights although nobody said that their text was public."""
     from sottovoce.commands import initial_model
 
-    initial_model._is_declared_public = lambda recipe, folder: True
+    real = initial_model._facts_of
+
+    def declared(source, recipe, store, *, again):
+        return real(source, recipe.replace(model={"initial_is_public": True}), store, again=again)
+
+    initial_model._facts_of = declared
 
 
 @caught_by(
@@ -2675,9 +2680,9 @@ def weights_of_unknown_origin():
 )
 def a_guarantee_that_a_run_does_not_have():
     """A private run starts from a run whose users nothing protects, as if they had a guarantee."""
-    from sottovoce.commands import initial_model
+    from sottovoce.commands.model_folder import ModelFolder
 
-    initial_model._protects = lambda run: True
+    ModelFolder.has_guarantee = property(lambda folder: folder.statement is not None)
 
 
 @caught_by("unit/models/test_stacked_lstm.py", "test_there_is_no_dropout_in_use_and_none_at_zero")
@@ -3063,9 +3068,36 @@ def runs_that_are_drawn_before_they_are_paid_for():
 @caught_by("unit/commands/test_select.py", "test_the_release_states_the_choice_and_is_verified")
 def a_release_of_select_starts_a_run_on_its_own_people() -> None:
     """The store is charged under one name, and the release is looked for under another."""
+    from dataclasses import replace
+
     from sottovoce.commands import initial_model
 
-    initial_model._runs_of = lambda statement: [statement["run"]]
+    real = initial_model._runs_of
+
+    def under_another_name(source):
+        first, *rest = real(source) or [None]
+        return () if first is None else (replace(first, run=source.statement.run), *rest)
+
+    initial_model._runs_of = under_another_name
+
+
+@caught_by(
+    "unit/commands/test_initial_model.py", "test_a_run_from_a_private_run_of_the_same_people_has_the_epsilon_of_both"
+)
+def a_start_of_the_same_people_that_costs_nothing() -> None:
+    """A run starts from a private run on its own people, and its ε is that of its own rounds alone."""
+    from sottovoce.commands import new_run
+
+    new_run.charges_of_start = lambda recipe, store: ()
+
+
+@caught_by("unit/commands/test_initial_model.py", "test_a_start_with_some_runs_here_and_some_elsewhere_is_refused")
+def a_start_that_is_asked_for_its_last_run_alone() -> None:
+    """A run of other people began with a model of these: their first charge is counted nowhere."""
+    from sottovoce.commands import initial_model
+
+    real = initial_model._runs_of
+    initial_model._runs_of = lambda source: real(source)[:1]
 
 
 @caught_by("unit/runs/test_hash_chain.py", "test_every_charge_leaves_a_trace_of_itself")

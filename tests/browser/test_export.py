@@ -104,11 +104,11 @@ def test_eight_bits_are_smaller_and_say_what_they_cost(tmp_path, capsys):
     assert 1e-4 < cost["largest_difference"] < 1.0
     assert cost["users"] > 0
     # What JAX says of the same people, to the digits that are told of them.
-    from sottovoce.commands.evaluate import load_run
+    from sottovoce.commands.model_folder import ModelFolder
     from sottovoce.data.store import Store
     from sottovoce.evaluation.prediction import evaluate
 
-    exact = evaluate(load_run(run)[0], Store.open(tmp_path / "store", "test"))
+    exact = evaluate(ModelFolder.open(run).model, Store.open(tmp_path / "store", "test"))
     assert cost["top1_float32"] == pytest.approx(exact.top1, abs=1e-4)
     assert "targets" not in cost
     assert cost["top1"] is not None

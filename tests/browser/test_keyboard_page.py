@@ -11,8 +11,8 @@ import pytest
 from typing_world import SECRETS, keyboard, make_run, picture, plain_server, settle
 
 from sottovoce.cli.main import main
-from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.export import export_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.keystrokes import letters_to_type
@@ -73,7 +73,7 @@ def test_a_language_without_spaces_is_typed_without_them(watched, tmp_path):
         page = watched(address)
         typing(page, "我们的")
         assert all(word.startswith("的") for word in words(page) if word != "–")
-        model, vocabulary = load_run(run)
+        model, vocabulary = (folder := ModelFolder.open(run)).model, folder.tokenizer
         for more in ("", "", "。"):  # what was taken is a whole word, and the next ones are offered
             page.keyboard.press("Alt+1")
             settle(page)
@@ -101,7 +101,7 @@ def test_a_writer_is_chosen_where_a_model_has_contexts(watched, one_model, tmp_p
         page.get_by_label("Your text").fill("so, t")
         settle(page)
         for number, run in enumerate(runs):
-            model, tokenizer = load_run(run)
+            model, tokenizer = (folder := ModelFolder.open(run)).model, folder.tokenizer
             menu, found = page.get_by_label("writing as").nth(number), []
             assert menu.locator("option").all_inner_texts() == ["anyone", *known]
             for value in (None, "en", "de"):
@@ -229,12 +229,12 @@ def test_both_models_say_what_python_says_they_do(watched, two_models, runs):
     for end, typed in (("", ""), ("th", "th"), ("s", "s")):
         page.get_by_label("Your text").fill(text + end)
         for number, run in enumerate(runs):
-            model, vocabulary = load_run(run)
+            model, vocabulary = (folder := ModelFolder.open(run)).model, folder.tokenizer
             expected = suggest(model, vocabulary, text, typed=typed)
             assert [word.lower() for word in words(page, number)] == [word for word, _ in expected]
     # The saving that each would have given, by the definition of the metric.
     for number, run in enumerate(runs):
-        model, vocabulary = load_run(run)
+        model, vocabulary = (folder := ModelFolder.open(run)).model, folder.tokenizer
         tokens = vocabulary.encode(text)[:-1]
         scores = np.asarray(model.logits(model.read(jnp.asarray(tokens), model.initial_state())[0]))
         letters = sum(len(vocabulary.words[token]) for token in tokens[1:])
@@ -260,7 +260,7 @@ def test_what_was_planted_is_ranked_in_both_models(watched, two_models, one_mode
     assert rows.count() == len(SECRETS)
     for row, secret in enumerate(SECRETS):
         for number, run in enumerate(runs):
-            model, vocabulary = load_run(run)
+            model, vocabulary = (folder := ModelFolder.open(run)).model, folder.tokenizer
             tokens = vocabulary.encode(" ".join(secret))[:-1]
             scores = np.asarray(model.logits(model.read(jnp.asarray(tokens), model.initial_state())[0]))
             mask = vocabulary.word_mask
@@ -305,7 +305,7 @@ def test_an_exported_page_types_from_any_folder_of_any_server_and_offline(watche
         page.get_by_label("Your text").fill(text)
         assert page.locator(".badge").all_inner_texts()[0] == "public text only"
         for number, run in enumerate(runs):
-            expected = suggest(*load_run(run), text)
+            expected = ModelFolder.open(run).suggest(text)
             assert [word.lower() for word in words(page, 1 + number)] == [word for word, _ in expected]
         picture(page, "keyboard-three")
         page.evaluate("navigator.serviceWorker.ready.then(() => true)")

@@ -12,8 +12,8 @@ import pytest
 from typing_world import keyboard, make_run, picture, settle
 
 from sentences import SENTENCES
-from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.export import export_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.tokenizer import train_tokenizer
 from sottovoce.data.subwords import Subwords
 from sottovoce.evaluation.pieces import ends_in_word, pieces_of, words_of
@@ -119,7 +119,7 @@ SUGGEST = """async ([number, cases]) => {
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_whole_words_are_those_of_python(in_page, piece_runs, number):
-    model, tokenizer = load_run(piece_runs[number])
+    model, tokenizer = (folder := ModelFolder.open(piece_runs[number])).model, folder.tokenizer
     cases = [("", ""), ("what do you", ""), ("what do you", "th"), ("It was, so", "w"), ("see <url>", "b"), ("(", "we")]
     for (text, typed), found in zip(cases, in_page(SUGGEST, number, cases), strict=True):
         expected = suggest(model, tokenizer, text, 3, typed)
@@ -153,7 +153,7 @@ def test_a_person_types_whole_words(watched, address, piece_runs):
     page = watched(address)
     field = page.get_by_label("Your text")
     field.press_sequentially("What do you th")
-    first, tokenizer = load_run(piece_runs[0])
+    first, tokenizer = (folder := ModelFolder.open(piece_runs[0])).model, folder.tokenizer
     assert words(page) == [word for word, _ in suggest(first, tokenizer, "What do you", 3, "th")]
     assert all(word.startswith("th") for word in words(page) + words(page, 1))
     taken = words(page)[0]
@@ -165,7 +165,7 @@ def test_a_person_types_whole_words(watched, address, piece_runs):
     field.fill("the time of ")
     settle(page)
     for number, run in enumerate(piece_runs):
-        characters, typed = saved(*load_run(run), "the time of")
+        characters, typed = saved((folder := ModelFolder.open(run)).model, folder.tokenizer, "the time of")
         line = page.locator(".potential").nth(number).inner_text()
         assert line.startswith(f"{100 * (1 - typed / characters):.0f}% of {characters} characters saved")
     field.fill("so. t")  # a model that reads no capitals: the page writes them, as everywhere

@@ -24,6 +24,7 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.ledger import Ledger
 from sottovoce_evidence.recipe import Recipe
+from tiny_base import write_card
 from tiny_hugging_face import tensors_of, write_folder
 
 PLAIN = {"mode": "none", "noise_multiplier": None}
@@ -70,7 +71,7 @@ def test_from_a_base_to_a_release(base, tmp_path, capsys):
     assert call("verify", out, "--json") == 0
     assert f"trained | {params:,} of" in (out / "README.md").read_text()
     # A release works alone: plain matrices in use, and in ONNX.
-    merged, loaded = merge_weights(load_file(out / "weights.safetensors")), sottovoce.load_model(out)
+    merged, loaded = merge_weights(load_file(out / "weights.safetensors")), sottovoce.ModelFolder.open(out)
     expected = started["projection"] + 0.5 * weights["base.projection.up"] @ weights["base.projection.down"]
     np.testing.assert_allclose(merged["projection"], expected, atol=1e-6)
     np.testing.assert_allclose(loaded.model.projection, expected, atol=1e-6)
@@ -129,7 +130,7 @@ def test_adapters_of_a_folder_of_hugging_face(tmp_path):
         assert np.any(found[f"base.blocks[1].{ours}.up"])
     norm = given["model.layers.1.input_layernorm.weight"]
     assert not np.array_equal(found["base.blocks[1].attention_norm.weight"], norm)
-    assert sottovoce.load_model(run).suggest("red tree", 1)
+    assert sottovoce.ModelFolder.open(run).suggest("red tree", 1)
 
 
 @pytest.mark.slow
@@ -147,7 +148,7 @@ def test_adapters_over_devices(store, vocabulary, tmp_path):
     folder.mkdir()
     save_file(weights, folder / "weights.safetensors")
     save_tokenizer(vocabulary, folder)
-    (folder / "card.json").write_text(json.dumps({"trained_on": "public", "kind": "lstm"}))
+    write_card(folder)
     recipe = tiny_recipe(roster.path, model={"adapter_rank": 2, "initial": str(folder)})
     coordinator = Coordinator(roster, fleet, 1.0)
     sottovoce.train(recipe, run, coordinator=coordinator, stop=StopAfter(1), progress=False)

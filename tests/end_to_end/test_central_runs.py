@@ -13,7 +13,7 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
 from examples import first_of
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.report import report_run
 from sottovoce_evidence.recipe import Recipe
 
@@ -59,9 +59,9 @@ def test_a_central_run_goes_on_to_the_same_bits(store, tmp_path, secrets):
     sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 5)
     sottovoce.resume(tmp_path / "crashed")
-    whole = jax.tree.leaves(load_run(tmp_path / "whole")[0])
+    whole = jax.tree.leaves(ModelFolder.open(tmp_path / "whole").model)
     for name in ("stopped", "crashed"):
-        again = jax.tree.leaves(load_run(tmp_path / name)[0])
+        again = jax.tree.leaves(ModelFolder.open(tmp_path / name).model)
         for one, other in zip(whole, again, strict=True):
             np.testing.assert_array_equal(one, other)
         if secrets == "seeded":

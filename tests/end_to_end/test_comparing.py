@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from small_world import Refused, Sotto, World
 
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.store import Store
 from sottovoce.evaluation.breakdown import share_of
 from sottovoce.evaluation.prediction import count_hits
-from sottovoce.runs.folder import RunFolder
 
 
 @pytest.mark.slow
@@ -35,7 +34,7 @@ def test_runs_on_one_store_are_measured_together(sotto: Sotto, world: World, run
     assert here["evaluation"]["top1"] == pytest.approx(measured["top1"], abs=1e-4)
     # Whether the people held out fare alike is up to the last bit of a model: how unlike they fare is counted here.
     held_out = Store.open(world.store, "test")
-    counts = count_hits(load_run(RunFolder.open(run))[0], held_out, range(held_out.users))
+    counts = count_hits(ModelFolder.open(run).model, held_out, range(held_out.users))
     share, within = share_of(counts.top1, counts.targets)
     assert (here["evaluation"]["top1"], here["top1_within"]) == (pytest.approx(share, abs=1e-4), pytest.approx(within))
     assert sum(here["head_words"]["10"]) == pytest.approx(1)
@@ -57,5 +56,5 @@ def test_what_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "must end in .html" in refused("compare", run, "--out", run / "record.jsonl")
     assert "no folder" in refused("compare", run, "--out", tmp_path / "nowhere" / "page.html")
     assert "named twice" in refused("compare", run, run, "--json")
-    assert "holds no run" in refused("compare", tmp_path / "nothing", "--json")
+    assert "holds no model" in refused("compare", tmp_path / "nothing", "--json")
     assert "--users -1" in refused("compare", run, "--users", -1, "--json")

@@ -11,7 +11,8 @@ from tiny_run import StopAfter, make_recipe, make_store
 import sottovoce
 from family import FAMILY, of_family
 from sottovoce.build.assembly import load_model, weights_of
-from sottovoce.commands.evaluate import evaluate_run, load_run
+from sottovoce.commands.evaluate import evaluate_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.report import report_run
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError
@@ -33,7 +34,7 @@ def recipe_of(store, name):
 
 
 def weights(run):
-    return jax.tree.leaves(load_run(run)[0])
+    return jax.tree.leaves(ModelFolder.open(run).model)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from tiny_run import StopAfter, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce_evidence.recipe import Recipe
 from tiny_hugging_face import write_folder
 
@@ -29,10 +29,10 @@ def test_a_private_run_starts_from_a_folder_and_does_without_it_later(tmp_path: 
     sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(1))
     folder.rename(tmp_path / "gone")
     sottovoce.resume(tmp_path / "stopped")
-    one, other = (jax.tree.leaves(load_run(tmp_path / name)[0]) for name in ("whole", "stopped"))
+    one, other = (jax.tree.leaves(ModelFolder.open(tmp_path / name).model) for name in ("whole", "stopped"))
     assert all(map(np.array_equal, one, other))
     assert Recipe.load(tmp_path / "whole" / "recipe.toml").model.context == 7
-    assert sottovoce.load_model(tmp_path / "whole").suggest("red tree", 1)
+    assert sottovoce.ModelFolder.open(tmp_path / "whole").suggest("red tree", 1)
 
 
 @pytest.mark.slow

@@ -410,8 +410,9 @@ def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
     """Whose text is in them only the caller knows."""
     open_run = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
     sottovoce.train(open_run, tmp_path / "open")
-    statement = sottovoce.train(recipe, tmp_path / "run", model=sottovoce.load_run(tmp_path / "open")[0]).statement
-    assert "weights given from Python" in statement.start.source
+    given = sottovoce.ModelFolder.open(tmp_path / "open")
+    statement = sottovoce.train(recipe, tmp_path / "run", model=given.model).statement
+    assert (statement.start.weights, statement.start.declared) == (given.digest, True)
     assert "declared public by the owner" in prose(statement)
     assert sottovoce.train(recipe.replace(run={"seed": 3}), tmp_path / "fresh").statement.start is None
 

@@ -167,7 +167,7 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
     found = sottovoce.train(asked, tmp_path / "budget").statement
     assert found.epsilon_training < 2.2
     assert 2.45 < found.epsilon <= 2.5
-    with pytest.raises(SottoError, match="used up by the store's vocabulary"):
+    with pytest.raises(SottoError, match="used up before the first round"):
         sottovoce.train(asked.replace(privacy={"epsilon": 1.5}), tmp_path / "refused")
     (tmp_path / "store" / "ledger.jsonl").unlink()
     with pytest.raises(SottoError, match="has no charge"):

@@ -15,7 +15,7 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 import sottovoce
 from sottovoce.build import assembly
 from sottovoce.commands import new_run
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.release import release_run
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
@@ -64,7 +64,9 @@ def test_a_checkpoint_in_the_middle_of_a_queue_holds_nothing_but_released_models
     released = []
     for rounds in (2, 3, 4, 5):
         sottovoce.train(recipe, tmp_path / f"run{rounds}", stop=StopAfter(rounds))
-        released.append([np.asarray(leaf) for leaf in jax.tree.leaves(load_run(tmp_path / f"run{rounds}")[0])])
+        released.append(
+            [np.asarray(leaf) for leaf in jax.tree.leaves(ModelFolder.open(tmp_path / f"run{rounds}").model)]
+        )
     after_two, _, after_four, after_five = released
     expected = [*after_five, *after_four, *after_two]  # the model, the deployed one, and the one before it
     found = arrays_of(tmp_path / "run5")

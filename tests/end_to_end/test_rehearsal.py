@@ -12,7 +12,7 @@ from small_world import call, results_of
 from tiny_run import WORDS, StopAfter, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.report import report_run
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
@@ -45,7 +45,7 @@ def rehearsing(store: Path, public: Path) -> Recipe:
 
 
 def weights(run: Path) -> list:
-    return jax.tree.leaves(load_run(run)[0])
+    return jax.tree.leaves(ModelFolder.open(run).model)
 
 
 @pytest.mark.slow

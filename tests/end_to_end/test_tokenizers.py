@@ -43,7 +43,7 @@ def test_a_run_of_pieces_is_measured_released_and_loaded(pieces: Path, sotto: So
     assert released.status == 0, released.err
     assert (tmp_path / "release" / "tokenizer.json").read_bytes() == own.contents
     assert sotto("verify", tmp_path / "release").status == 0
-    loaded = sv.load_model(tmp_path / "release")
+    loaded = sv.ModelFolder.open(tmp_path / "release")
     assert loaded.vocabulary == own
     assert loaded.evaluate(pieces / "store").perplexity > 1
     changed = tmp_path / "release" / "tokenizer.json"

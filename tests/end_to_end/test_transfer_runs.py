@@ -13,7 +13,7 @@ from test_rehearsal import make_public
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.report import report_run
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
@@ -41,9 +41,9 @@ def test_a_run_learns_by_imitation_and_goes_on_to_the_same_bits(store, tmp_path)
     sottovoce.resume(tmp_path / "stopped")
     crash_after(recipe, tmp_path / "crashed", 4)
     sottovoce.resume(tmp_path / "crashed")
-    whole = jax.tree.leaves(load_run(tmp_path / "whole")[0])
+    whole = jax.tree.leaves(ModelFolder.open(tmp_path / "whole").model)
     for name in ("stopped", "crashed"):
-        for one, other in zip(whole, jax.tree.leaves(load_run(tmp_path / name)[0]), strict=True):
+        for one, other in zip(whole, jax.tree.leaves(ModelFolder.open(tmp_path / name).model), strict=True):
             np.testing.assert_array_equal(one, other)
         assert results_of(tmp_path / name) == results_of(tmp_path / "whole")
     lines = [json.loads(line) for line in (tmp_path / "whole" / "diagnostics.jsonl").read_text().splitlines()]

@@ -18,7 +18,7 @@ import pytest
 
 from sottovoce.audit import recitation
 from sottovoce.audit.recitation import PROMPT, WORDS, find_recited
-from sottovoce.commands.load_model import load_model
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
@@ -100,7 +100,7 @@ def test_the_card_of_the_english_base_says_that_it_recites_no_passage():
 @pytest.mark.slow
 @pytest.mark.skipif("SOTTO_PUBLIC_TEXT" not in os.environ, reason="SOTTO_PUBLIC_TEXT does not name the base's text")
 def test_the_english_base_recites_no_passage_of_its_text():
-    loaded = load_model("english")
+    loaded = ModelFolder.open("english")
     files = os.environ["SOTTO_PUBLIC_TEXT"].split(os.pathsep)
     text = collect(files, loaded.vocabulary, Grouping(plain_text=True))
     found = find_recited(loaded.model, text, prompts=200, seed=1)

@@ -193,7 +193,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(privacy(weight_cap=100)), "privacy.weight_cap=100 gives users unequal weights"),
         (
             case(privacy(epsilon=0.5, delta=1e-3), before=VOCABULARY),
-            "privacy.epsilon=0.5 is used up by the store's vocabulary",
+            "privacy.epsilon=0.5 is used up before the first round",
         ),
         (case({"local": {"user_share": 0.5}}), "local.user_share has no meaning with local.objective='plain'"),
         (case({"local": {"public": "text"}}), "local.public has no meaning with local.objective='plain'"),

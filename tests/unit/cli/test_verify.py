@@ -10,7 +10,7 @@ import pytest
 from sottovoce.cli.main import main
 from sottovoce_evidence.verify import FAILED, PASSED, UNCHECKED, Accounted, Check, Verification
 
-VERIFY = "sottovoce.commands.verify.verify_release"
+VERIFY = "sottovoce_evidence.verify.verify_release"
 FINE = Verification(
     "out", True, True, "SHA256:abc", 2.0, 1e-6, (Check("files", PASSED, "are \x1bthose"),),
     (Accounted("PLD", 2.0), Accounted("other", None)), ("a note", "WARNING: δ"), ("everything",),

@@ -9,8 +9,8 @@ import pytest
 
 from sottovoce.commands import audit_canaries as command
 from sottovoce.commands.audit_canaries import COPY, ITSELF, AuditedModel, audit_canaries
-from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.insert_canaries import choose_canaries
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.store import Store
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.accounting import NonPrivate, SampledGaussian
@@ -33,7 +33,7 @@ def copy_with(monkeypatch: pytest.MonkeyPatch, store, guessed: float, spent) -> 
         present = np.arange(40) % 2 == 0
         right = np.arange(40) < 40 * guessed
         scores = np.where(present == right, 1.0, -1.0) + np.arange(40) * 1e-3
-        return AuditedModel(COPY, registry, load_run(run)[0], 6, spent, present, scores)
+        return AuditedModel(COPY, registry, ModelFolder.open(run.path).model, 6, spent, present, scores)
 
     monkeypatch.setattr(command, "_train_copy", train)
 

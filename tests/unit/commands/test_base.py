@@ -15,7 +15,8 @@ from sottovoce.build.assembly import build_model, weights_of
 from sottovoce.cli.evaluate import Measures, evaluate
 from sottovoce.commands.base import Text, train_base
 from sottovoce.commands.evaluate import Extra, evaluate_run, evaluate_start, start_at_hand
-from sottovoce.commands.initial_model import find_start, load_base_weights, with_base
+from sottovoce.commands.initial_model import find_start, with_base
+from sottovoce.commands.model_folder import base_weights
 from sottovoce.commands.new_run import Context, begin
 from sottovoce_evidence.verify import verify_release
 from sottovoce.data.grouping import Grouping
@@ -77,17 +78,16 @@ def test_the_tokens_of_its_text_are_counted_without_what_is_held_out(base, text)
 
 
 def test_weights_are_half_precision_on_disk_and_single_in_training(base):
-    assert {array.dtype for array in load_base_weights(base.out / bases.WEIGHTS).values()} == {np.dtype(np.float32)}
+    assert {array.dtype for array in base_weights(base.out).values()} == {np.dtype(np.float32)}
 
 
 def test_a_private_run_starts_from_a_base_and_its_statement_says_so(base, store):
     recipe = make_recipe(store).replace(model={"initial": str(base.out)})
     opened = begin(recipe, store.parent / "run", Context())
     start = find_start(recipe, opened.store, opened.assembly.model)
-    weights = load_base_weights(base.out / bases.WEIGHTS)
+    weights = base_weights(base.out)
     assert all(np.array_equal(array, weights[name]) for name, array in weights_of(start.model).items())
-    assert start.facts["source"].startswith("public start")
-    assert start.facts["name"] == f"base {base.base.name}"
+    assert (start.facts.trained_on, start.facts.name) == ("public", f"base {base.base.name}")
     assert Recipe.of(RunFolder.open(store.parent / "run")).model.initial == str(base.out)
 
 
@@ -192,7 +192,7 @@ def test_a_base_trained_by_adapters_is_merged(base, text, tmp_path):
     recipe = RECIPE.replace(model={"initial": str(base.out), "adapter_rank": 2})
     made = train_base(text, tmp_path / "next", ABOUT, passes=1, recipe=recipe)
     assert made.base.model == base.base.model
-    first, second = (load_base_weights(each.out / bases.WEIGHTS) for each in (base, made))
+    first, second = (base_weights(each.out) for each in (base, made))
     assert first.keys() == second.keys()
     assert {name for name in first if not np.array_equal(first[name], second[name])} == {"projection"}
 
@@ -209,7 +209,7 @@ def test_a_base_is_signed_and_a_start_from_it_names_the_signer(base, store, tmp_
     assert [check.found for check in found.checks][-1] == "trained on lines of colours by its card"
     recipe = make_recipe(store).replace(model={"initial": str(base.out)})
     fresh = build_model(recipe, Store.open(store).vocabulary.size)
-    assert find_start(recipe, Store.open(store), fresh).facts["source"].endswith(f"by its own card, signed by {owner}")
+    assert find_start(recipe, Store.open(store), fresh).facts.signer == owner
     changed = Path(shutil.copytree(base.out, tmp_path / "changed"))
     card = json.loads((changed / bases.CARD).read_text())
     (changed / bases.CARD).write_bytes(pretty(sealed(card | {"text": "all of it"})))

@@ -9,7 +9,7 @@ from tiny_run import WORDS, make_store
 
 from sottovoce.commands import compare
 from sottovoce.commands.compare import compare_runs, write_comparison
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
@@ -105,15 +105,16 @@ def test_what_cannot_be_compared_is_refused(run):
 
 @pytest.mark.slow
 def test_a_base_alone_is_refused_with_what_measures_it(run):
-    with pytest.raises(SottoError, match=r"english is a base, .* `sotto evaluate english --store STORE`"):
+    with pytest.raises(SottoError, match=r"base english has no users: .* `sotto evaluate english --store STORE`"):
         compare_runs(["english"])
     with pytest.raises(SottoError, match="the base english has other words than the store"):
         compare_runs([run.path, "english"])
 
 
 def test_a_base_is_measured_on_the_users_of_the_run_and_has_a_row(run, monkeypatch):
-    model, vocabulary = load_run(run.path)
-    monkeypatch.setattr(compare, "load_run", lambda path: (model, vocabulary))  # as if the base were this very model
+    itself = ModelFolder.open(run.path)  # as if the base were this very model
+    monkeypatch.setattr(ModelFolder, "model", itself.model)
+    monkeypatch.setattr(ModelFolder, "tokenizer", itself.tokenizer)
     found = compare_runs([run.path, "english"])
     measured = found.runs[0].evaluation
     assert measured is not None

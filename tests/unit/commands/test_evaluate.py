@@ -14,13 +14,11 @@ from sottovoce.commands.evaluate import (
     Extra,
     Personalise,
     evaluate_run,
-    find_base,
-    load_run,
     open_public,
     open_users,
     rounds_so_far,
 )
-from sottovoce.commands.load_model import load_model
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
@@ -72,17 +70,17 @@ def hugging_face(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_a_folder_of_hugging_face_is_a_model(hugging_face):
-    loaded = load_model(hugging_face)
+    loaded = ModelFolder.open(hugging_face)
     assert loaded.statement is None
-    assert loaded.vocabulary.fingerprint == Subwords.of_bytes().fingerprint
-    theirs = tensors_of("llama", loaded.vocabulary.size)["model.embed_tokens.weight"]
+    assert loaded.tokenizer.fingerprint == Subwords.of_bytes().fingerprint
+    theirs = tensors_of("llama", loaded.tokenizer.size)["model.embed_tokens.weight"]
     np.testing.assert_array_equal(loaded.model.embedding, theirs)
-    assert find_base(hugging_face) is None
-    with pytest.raises(SottoError, match=r"is of Hugging Face, and has no users to measure on; give --corpus"):
+    assert loaded.kind == "hugging_face"
+    with pytest.raises(SottoError, match=r"folder tiny has no users to measure on; give --corpus"):
         open_users(hugging_face)
     (hugging_face / "tokenizer.json").unlink()
     with pytest.raises(SottoError, match=r"has no tokenizer\.json: its tokens are not known"):
-        load_run(hugging_face)
+        ModelFolder.open(hugging_face).model  # noqa: B018
 
 
 @pytest.mark.slow
@@ -104,7 +102,7 @@ def test_a_run_next_to_itself_loses_nothing(run):
 
 
 def test_personal_training_is_as_in_the_recipe_unless_it_is_given(run):
-    recipe, vocabulary = Recipe.of(run), load_run(run)[1]
+    recipe, vocabulary = Recipe.of(run), ModelFolder.open(run.path).tokenizer
     as_trained = Personalise().training(recipe, vocabulary)
     assert (as_trained.epochs, as_trained.learning_rate) == (recipe.local.epochs, recipe.local.learning_rate)
     assert (as_trained.batch, as_trained.unroll, as_trained.bos) == (2, 5, vocabulary.specials.begins)
@@ -154,17 +152,17 @@ def test_a_base_is_measured_by_name_on_a_store_or_a_corpus(run, tmp_path, monkey
     corpus.write_text("".join(json.dumps({"user": name, "text": "how are you ?"}) + "\n" for name in "abc"))
     users = open_users("english", [corpus])
     found = evaluate_run("english", users).evaluation
-    assert (found.users, found.top1) == (3, load_model("english").evaluate(users).top1)
+    assert (found.users, found.top1) == (3, ModelFolder.open("english").evaluate(users).top1)
     assert found.top1 >= 0.2  # it knows the sentence
     assert public_baselines(users, "english").unigram is not None
     assert 0 < list_keystrokes(users, "english", 3).keystroke_saving < 1
-    with pytest.raises(SottoError, match="english is a base, and has no users to measure on; give --corpus or --store"):
+    with pytest.raises(SottoError, match="base english has no users to measure on; give --corpus or --store"):
         evaluate_run("english")
     with pytest.raises(SottoError, match="different vocabularies"):
         evaluate_run(run.path, other="english")
     monkeypatch.chdir(tmp_path)
     run.path.rename("english")  # a run is not hidden by the base of its name
-    assert find_base("english") is None
+    assert ModelFolder.open("english").kind == "run"
 
 
 @pytest.mark.slow

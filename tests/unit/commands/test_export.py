@@ -9,10 +9,12 @@ import stat
 import jax
 import numpy as np
 import pytest
+from builders import statement_json
 
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands import convert
 from sottovoce.commands.export import export_run, find_export
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import save_tokenizer
@@ -46,7 +48,8 @@ def save(run: RunFolder, seed: int, tokenizer: Tokenizer = WORDS) -> None:
     """A model as training leaves it."""
     model = registry.build("lstm", tokenizer.size, SIZES, jax.random.key(seed))
     files = run.save_model(weights_of(model), tokenizer)
-    statement = {"private": True, "epsilon": 3.21, "delta": 1e-5, "unit": "user", "prose": "…", "files": files}
+    stated = {"private": True, "epsilon": 3.21, "delta": 1e-5, "unit": "user", "prose": "…", "files": files}
+    statement = {**statement_json(), **stated}
     run.save_statement(statement, {"code": "of the recipe"})
 
 
@@ -210,8 +213,7 @@ def test_accuracy_counts_words_and_not_the_unknown_one(run, tmp_path, monkeypatc
     monkeypatch.setattr(
         convert, "run_session", lambda graph, tokens, state: [np.eye(words.size)[[graph] * len(tokens)]]
     )
-    source = export._open(run.path)
-    found = export._accuracy(source, {"always red": red, "always unknown": WORDS.specials[2]})
+    found = export._accuracy(ModelFolder.open(run.path), {"always red": red, "always unknown": WORDS.specials[2]})
     assert (found["always red"], found["always unknown"]) == (0.5, 0.0)
 
 

@@ -14,10 +14,11 @@ from tiny_run import make_store
 
 from power_cut import FullDisk
 from sottovoce.commands import convert, export, private_evaluation, release_folder
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, may_show_exact, private_accuracy
 from sottovoce.commands.report import report_run
 from sottovoce_evidence.verify import _held_out, verify_release
-from sottovoce.commands.verify_files import exact_figures
+from sottovoce_evidence.release import exact_figures
 from sottovoce.data.store import Store
 from sottovoce_evidence.private_accuracy import Terms
 from sottovoce.evaluation.private_prediction import BoundedCounts
@@ -324,7 +325,7 @@ def test_an_export_has_no_exact_figure_of_people_who_paid_for_a_private_one(run,
     monkeypatch.setattr(convert, "run_session", lambda graph, tokens, state: [np.ones((len(tokens), 3))])
     if who:
         evaluate_privately(run.path, epsilon=2.0)
-    found = export._accuracy(export._open(run.path), {"top1": b""})
+    found = export._accuracy(ModelFolder.open(run.path), {"top1": b""})
     assert (found["top1"] is None) == bool(who)
 
 

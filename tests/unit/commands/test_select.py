@@ -12,7 +12,6 @@ from types import SimpleNamespace
 import pytest
 
 from sottovoce.commands import release_folder, select
-from sottovoce.commands.initial_model import _runs_of
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.select import Choice, select_best
 from sottovoce.commands.train import train
@@ -172,11 +171,11 @@ def test_the_release_states_the_choice_and_is_verified(secret, store, public, tm
     assert not list(tmp_path.glob(".out-*"))
     for file in out.iterdir():
         assert b".out-" not in file.read_bytes()
-    # Its people were charged for it: it does not start another run on them, nor does a release that came from it.
-    again = secret.replace(model={"initial": str(out)})
-    with pytest.raises(SottoError, match="ε would have to be added"):
-        train(again, tmp_path / "again", progress=False)
-    assert charge["run"] in _runs_of({"run": "other", "start": {"runs": _runs_of(statement)}})
+    # Its people were charged for it, under the name of the choice: a run that starts from it has the ε of both.
+    again = train(secret.replace(model={"initial": str(out)}), tmp_path / "again", progress=False).statement
+    assert [run.run for run in again.start.runs] == [charge["run"]]
+    assert again.start.charged == ((event, 1),)
+    assert again.epsilon > found.epsilon
     # Without its ledger a store that was charged for the choice alone is refused, too.
     for name in ("ledger.jsonl", "ledger.head"):
         (store / name).unlink()

@@ -14,6 +14,7 @@ from tiny_run import make_store
 
 import sottovoce
 from sottovoce.commands import export, train
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.train import Training
 from sottovoce.data import store as stores
@@ -64,7 +65,7 @@ def test_a_model_that_protects_nobody_is_for_the_owner_alone(begun, privacy, alo
     folder, file = (0o700, 0o600) if alone else (0o777 & ~umask, 0o666 & ~umask)
     assert {path.stat().st_mode & 0o777 for path in (run.path, run.model)} == {folder}
     assert {path.stat().st_mode & 0o777 for path in (run.model / WEIGHTS, run.tokenizer_file())} == {file}
-    assert export._is_for_owner_alone(run) is alone
+    assert export._is_for_owner_alone(ModelFolder.open(run.path)) is alone
 
 
 def test_a_model_of_public_text_is_for_anyone(recipe, tmp_path, no_rounds):
@@ -76,7 +77,7 @@ def test_a_model_of_public_text_is_for_anyone(recipe, tmp_path, no_rounds):
     sottovoce.train(public, run)
     other.mkdir()
     assert run.stat().st_mode == (run / "model").stat().st_mode == other.stat().st_mode
-    assert not export._is_for_owner_alone(RunFolder.open(run))
+    assert not export._is_for_owner_alone(ModelFolder.open(run))
     # From a model of people that protects nobody, it is not.
     people = tmp_path / "people"
     sottovoce.train(recipe.replace(privacy={"mode": "none"}), people)

@@ -33,8 +33,20 @@ from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, loss_bou
 from sottovoce.privacy.clipping import CLIPS, FlatClip
 from sottovoce_evidence.adversaries import FederationFacts
 from sottovoce.reporting.derived import record_faults
-from sottovoce.reporting.model_card import Described, model_card
-from sottovoce_evidence.statement import EXACT_ACCURACY, FORM, NOT_COVERED, REHEARSED, RELEASED, STARTED_FROM, Charges, Correlation, RunFacts, Statement, VocabularyFacts
+from sottovoce_evidence.readme import Described, model_card
+from sottovoce_evidence.statement import (
+    EXACT_ACCURACY,
+    FORM,
+    NOT_COVERED,
+    REHEARSED,
+    RELEASED,
+    STARTED_FROM,
+    Charges,
+    Correlation,
+    RunFacts,
+    Statement,
+    VocabularyFacts,
+)
 from sottovoce_evidence.statement import REGISTRY as LISTED
 from sottovoce_evidence.statement import make_statement as statement_of
 from sottovoce_evidence.statement_text import prose
@@ -188,7 +200,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_change_after_the_signature_fails(release, attack, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
+    monkeypatch.setattr("sottovoce_evidence.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
     change, failed = ATTACKS[attack]
     change(release)
     found = verify_release(release)
@@ -270,7 +282,7 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_that_its_owner_signed_fails_too(tmp_path, keys, lie, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
+    monkeypatch.setattr("sottovoce_evidence.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
     statement, check = LIES[lie]
     write(tmp_path / "release", statement.to_json(), keys["owner"])
     found = verify_release(tmp_path / "release")
@@ -284,14 +296,14 @@ def test_a_claim_that_dp_accounting_does_not_confirm_fails(release, monkeypatch,
     def theirs(spent, delta, *, replaced=False):
         return 1.1 * epsilon(spent, delta, replaced=replaced) if replaced == asked else None
 
-    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", theirs)
+    monkeypatch.setattr("sottovoce_evidence.verify.dp_accounting_epsilon", theirs)
     found = verify_release(release)
     assert [check.name for check in found.checks if check.result == FAILED] == [name]
     assert "dp-accounting computes" in said(found, name)
 
 
 def test_the_file_of_a_public_key_names_the_signer_unless_it_came_with_the_release(release, tmp_path, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
+    monkeypatch.setattr("sottovoce_evidence.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
     (tmp_path / "owner.pub").write_bytes((release / "signer.pub").read_bytes())
     assert results(verify_release(release, signer=str(tmp_path / "owner.pub")))["signature"] == PASSED
     for file, words in (
@@ -306,7 +318,7 @@ def test_the_file_of_a_public_key_names_the_signer_unless_it_came_with_the_relea
 
 
 def test_another_signer_or_none_fails_where_one_is_named(release, keys, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
+    monkeypatch.setattr("sottovoce_evidence.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
     owner, thief = (signature.fingerprint(keys[name].public_key()) for name in ("owner", "thief"))
     signature.sign_folder(release, keys["thief"], signature.RELEASE)
     assert verify_release(release).signer == thief
@@ -335,7 +347,7 @@ def test_what_is_no_release_is_bad_input(tmp_path, release):
 
 
 def test_a_large_delta_and_audits_that_were_not_run_are_noted(tmp_path, keys, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
+    monkeypatch.setattr("sottovoce_evidence.verify.dp_accounting_epsilon", lambda spent, delta, **_: None)
     write(tmp_path / "release", replace(STATEMENT, delta=1e-3).to_json(), keys["owner"])
     (tmp_path / "release" / ".gitattributes").write_bytes(b"")
     for name in (signature.MANIFEST, signature.SIGNATURE, signature.SIGNER):
@@ -650,15 +662,10 @@ def reseal(name: str, old: str, new: str) -> Callable[[Path], object]:
 
 
 WEIGHTS = "5e" * 32
-START = {"source": f"public start: {WEIGHTS}, public by its own card", "weights": WEIGHTS, "trained_on": "public"}
-DECLARED = {"source": f"public start: {WEIGHTS}, declared public by the owner", "weights": WEIGHTS, "run": "c0ffee"}
-AFTER_RELEASE = {
-    "source": f"private start: {WEIGHTS}, with ε = 2.1 at δ = 1e-06 for its own users (a person who is among both has "
-    f"at most the sum of both ε), signed by SHA256:{'x' * 43}",
-    "weights": WEIGHTS,
-    "trained_on": "private",
-    "runs": ["c0ffee"],
-}
+START = {"weights": WEIGHTS, "trained_on": "public"}
+DECLARED = {**START, "declared": True}
+RUN = {"run": "c0ffee", "epsilon": 2.1, "delta": 1e-6}
+AFTER_RELEASE = {"weights": WEIGHTS, "trained_on": "private", "signer": f"SHA256:{'x' * 43}", "runs": [RUN]}
 OWN_MODEL = {"own_model": True, "kind": None, "model": None}
 
 
@@ -675,27 +682,22 @@ def started(initial: str) -> Callable[[Path], object]:
         (None, "english", "by training.toml it began with 'english', and no start is stated"),
         (START, None, "a start is stated, and by training.toml there is none"),
         (START, "none", "a start is stated, and by training.toml there is none"),
-        ({**START, "weights": None}, "english", "the start has no hash"),
-        ({**START, "weights": "6f" * 32}, "english", "another hash"),
+        ({**START, "weights": "5e"}, "english", "the start has no hash"),
         ({**START, "name": "base x. All is well"}, "english", "is none of a base"),
         ({**START, "name": "base <b>x</b>"}, "english", "is none of a base"),
         ({**START, "name": "english"}, "english", "is none of a base"),
-        (
-            {**START, "source": f"{START['source']}. All is well"},
-            "english",
-            "source of the start",
-        ),
-        ({**START, "source": f"start: {WEIGHTS}, of a weights file"}, "x", "source of the start"),
-        ({**START, "trained_on": "people"}, "english", "trained on people"),
-        ({**START, "trained_on": None}, "english", "was not trained on public text"),
-        ({**START, "trained_on": "private"}, "english", "its source says otherwise"),
-        ({**START, "runs": ["c0ffee"]}, "english", "and not both"),
-        ({**START, "run": "c0ffee). All is well"}, "english", "a name that no run has"),
+        ({**START, "signer": "a regulator"}, "english", "signed by what is no key"),
+        ({**START, "trained_on": "unknown"}, "english", "trained on unknown text"),
+        ({**START, "trained_on": "private"}, "english", "and not both"),
+        ({**START, "runs": [RUN]}, "english", "and not both"),
         (START, 'x"\ninitial_is_public = true\n#"', "the statement does not say so"),
+        (DECLARED, "x", "the owner did not declare it"),
         (DECLARED, 'x"\ninitial_is_public = true\n#"', None),
         (AFTER_RELEASE, "x", None),
         ({**AFTER_RELEASE, "runs": None}, "x", "and not both"),
-        ({**AFTER_RELEASE, "trained_on": "public", "runs": None}, "x", "says otherwise"),
+        ({**AFTER_RELEASE, "trained_on": "public"}, "x", "and not both"),
+        ({**AFTER_RELEASE, "runs": [{**RUN, "run": "c0ffee). All is well"}]}, "x", "a name that no run has"),
+        ({**AFTER_RELEASE, "runs": [{**RUN, "epsilon": -1.0}]}, "x", "a guarantee that is none"),
     ],
 )
 def test_a_start_is_in_the_statement_and_in_the_recipe_or_in_neither(whole, start, initial, fault):

@@ -9,7 +9,7 @@ import pytest
 from safetensors.numpy import save
 
 from sottovoce.commands import verify_files
-from sottovoce.commands.verify_files import check_work, too_large, unknown
+from sottovoce_evidence.release import check_work, too_large, unknown
 from sottovoce.data.tokenizer_files import FILES
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from sottovoce.audit.recitation import find_recited
-from sottovoce.commands.load_model import Loaded
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
@@ -105,7 +104,7 @@ def test_texts_of_a_context_begin_with_it_and_are_as_if_read_so():
 def test_suggestions_listen_to_the_context_and_never_offer_one(tokenizer):
     model = LSTM(tokenizer.size, embedding=6, hidden=8, key=jax.random.key(5))
     model = jax.tree.map(lambda leaf: 4 * leaf, model)
-    found = {value: Loaded(model, tokenizer).suggest("red", 3, context=value) for value in (None, *tokenizer.contexts)}
+    found = {value: suggest(model, tokenizer, "red", 3, context=value) for value in (None, *tokenizer.contexts)}
     assert suggest(model, tokenizer, "red", 3) == found[None]
     assert len({str(each) for each in found.values()}) == len(found)
     assert not any("context" in word for each in found.values() for word, _ in each)

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file, save_file
 from family import read
 from sottovoce.build.assembly import load_model
 from sottovoce.models import registry
-from sottovoce.models.hugging_face import INDEX, fit_rows, is_hugging_face, load_weights, read_config
+from sottovoce.models.hugging_face import INDEX, fit_rows, load_weights, read_config
+from sottovoce.runs.folder import HUGGING_FACE, kind_of
 from sottovoce_evidence.errors import SottoError
 from tiny_hugging_face import FIGURES, figures, tensors_of, write_folder
 
@@ -211,7 +212,7 @@ def test_a_config_that_is_not_supported_is_refused_by_name(tmp_path, family, cha
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\x00", "[" * 100_000])
 def test_a_config_that_cannot_be_read_is_refused_in_one_line(tmp_path, text):
     (tmp_path / "config.json").write_text(text)
-    assert is_hugging_face(tmp_path)
+    assert kind_of(tmp_path) == HUGGING_FACE
     with pytest.raises(SottoError, match=r"config\.json .*get it again") as error:
         read_config(tmp_path)
     assert "\n" not in str(error.value)

@@ -8,7 +8,7 @@ import pytest
 from builders import make_record, make_statement
 
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
-from sottovoce.reporting.model_card import TAGS, Described, model_card
+from sottovoce_evidence.readme import TAGS, Described, model_card
 from sottovoce_evidence.statement import StartFacts
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.card import Card
@@ -69,7 +69,8 @@ def test_it_has_epsilon_unit_training_accuracy_and_baselines():
     for shown in (
         "**ε = 4.63 at δ = 1e-6**", "any one person", "| **this model** |", "| always “the” | 4.0% |",
         "lstm (embedding 96, hidden 256)", "20,000 declared", "| clip norm, noise multiplier | 15, 0.8125 |",
-        "sotto verify keyboard-model --signer SHA256:abc", "sv.load_model('keyboard-model')", "`onnx/`", "Not covered:",
+        "sotto verify keyboard-model --signer SHA256:abc", "sv.ModelFolder.open('keyboard-model')",
+        "`onnx/`", "Not covered:",
     ):  # fmt: skip
         assert shown in text, shown
     assert all(reason in text for reason in STATEMENT.not_covered)
@@ -99,7 +100,7 @@ def test_private_accuracy_takes_the_place_of_exact_accuracy():
 
 
 def test_an_infinite_perplexity_is_a_dash_and_the_start_has_its_name():
-    start = StartFacts(f"public start: {'0c68ae32' * 8}, public by its own card", name="base english")
+    start = StartFacts("0c68ae32" * 8, "public", name="base english")
     endless = Baselines(token="the", constant=Score(200, 0.04, 0.1, 0.2, None))
     text = model_card(replace(ABOUT, statement=replace(STATEMENT, start=start), baselines=endless))
     assert "\n# A private next-word model\n" in text

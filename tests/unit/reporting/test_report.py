@@ -23,7 +23,7 @@ from builders import (
 
 from examples import first_of
 from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
-from sottovoce.reporting.model_card import promise
+from sottovoce_evidence.readme import promise
 from sottovoce.reporting.report import OtherRun, render
 from sottovoce_evidence.statement import NOT_COVERED, Adaptive
 from sottovoce_evidence.statement_text import prose

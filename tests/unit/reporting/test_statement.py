@@ -52,7 +52,7 @@ def test_noise_of_devices_has_an_epsilon_against_the_server() -> None:
     words = VocabularyFacts.of("9f86d081", {"source": "public"})
     devices = FederationFacts(devices=50, aggregation="masked", survivors=10, colluding=2, noise="devices")
     histogram = (ThresholdedHistogram(5.0, 1e-7), 1)
-    charges = Charges(mechanism.events(20), vocabulary=[histogram])
+    charges = Charges(mechanism.events(20), before=[histogram])
     statement = make_statement(recipe, mechanism, "rdp", charges, RunFacts("r", 20, 20, words, federation=devices))
     found = statement.mechanism.devices
     assert found is not None
@@ -201,7 +201,9 @@ def test_all_that_was_charged_is_in_the_epsilon_and_listed() -> None:
 
 
 FULL = {
-    "start": {"source": "the weights of another run", "run": "c0ffee", "weights": "1234"},
+    "start": StartFacts(
+        "1234", "private", runs=(EarlierRun("c0ffee", 2.0, 1e-6),), charged=((SampledGaussian(1.0, "poisson", 0.1), 3),)
+    ),
     "canaries": {"users": 40, "secrets": 4, "holders": 6, "registry": "abcd"},
     "federation": FederationFacts(5, "masked", survivors=4, colluding=1, keys_made_by_server=2),
     "files": {"weights.safetensors": "00"},

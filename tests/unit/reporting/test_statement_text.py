@@ -71,12 +71,28 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
             {"across_devices": True, "adversaries": (Adversary("the server", "a sum", math.inf),)},
             "Who sees what: the server: a sum (no ε).",
         ),
-        ({"start": StartFacts("a public model")}, "The model began with a public model."),
+        ({"start": PUBLIC_START}, "The model began with weights c0ffee00, public by its own card."),
         (
-            {"start": StartFacts(f"private start: {'c0ffee00' * 8}, with ε = 2", "c0ffee")},
-            "did not begin untrained: weights c0ffee00, with ε = 2 (run c0ffee).",
+            {"start": replace(PUBLIC_START, declared=True)},
+            "The model began with weights c0ffee00, declared public by the owner.",
         ),
-        ({"start": StartFacts("a public model", "c0ffee")}, "did not begin untrained: a public model (run c0ffee)."),
+        (
+            {"start": replace(PUBLIC_START, trained_on="private", runs=(EarlierRun("feed", 2.0, 1e-6),))},
+            "of private runs on other people (feed: ε = 2 at δ = 1e-06; a person who is among them and among this "
+            "run's has at most the sum of all ε).",
+        ),
+        (
+            {
+                "start": replace(
+                    PUBLIC_START,
+                    trained_on="private",
+                    runs=(EarlierRun("feed", 2.0, 1e-6),),
+                    charged=((SampledGaussian(1.0, "poisson", 0.1), 3),),
+                )
+            },
+            "of private runs on the same people (feed), whose charges are part of its ε, if its noise and its rounds were "
+            "not chosen by their results.",
+        ),
         (
             {"canaries": CanarySummary(40, 4, 6, "ab")},
             "40 canary users, each in or out by a secret coin and 6 who hold 4",

@@ -133,8 +133,3 @@ def test_audits_are_for_the_owner_alone_and_lose_the_figure_of_an_earlier_one(ru
 def test_names_are_as_short_as_tells_them_apart() -> None:
     assert names_of([Path("/a/run"), Path("/b/other")]) == ["run", "other"]
     assert names_of([Path("/a/x/run"), Path("/b/x/run"), Path("/b/x/run")]) == ["a/x/run", "b/x/run", "b/x/run"]
-
-
-def test_a_model_that_is_not_there_is_refused_with_the_bases_that_are(tmp_path):
-    with pytest.raises(SottoError, match="a base in the package: english"):
-        RunFolder.open_model(tmp_path / "none")

@@ -95,7 +95,7 @@ class Model:
     rope_scaling: tuple[float, ...] | None = _value(
         None, "of rotary positions as in Llama 3.1: factor, low and high frequency factor, context before", above=0
     )
-    initial: str | None = _value(None, "start: english, a folder or file of weights, none; not set: a base that fits")
+    initial: str | None = _value(None, "start: english, a folder with a model, none; not set: a base that fits")
     initial_is_public: bool | None = _value(None, "the owner's word that what `initial` was trained on is public")
 
 

@@ -35,6 +35,7 @@ from sottovoce_evidence.sampling import Generator
 SOFTWARE = ("sottovoce-evidence", "sottovoce", "jax", "dp-accounting", "numpy")  # whose versions a statement has
 FORM = 1  # of a statement: its keys and what they mean
 DIGITS = 4  # of an ε in privacy.json, rounded up
+PRIVATE, UNKNOWN = "private", "unknown"  # what a start was trained on, if not on public text
 ROUNDING = 1e-6  # norms are rounded to float32
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
 HeldOut = Literal["exact", "private"]  # may exact figures of held-out users be public?
@@ -135,7 +136,7 @@ class StartFacts(Facts, sparse=True):
     """
 
     weights: str
-    trained_on: Literal["public", "private", "unknown"]
+    trained_on: str
     declared: bool = False
     name: str | None = None
     signer: str | None = None

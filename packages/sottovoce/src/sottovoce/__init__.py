@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.compare import compare_runs, write_comparison
     from sottovoce.commands.demo import run_demo
     from sottovoce.commands.doctor import examine
-    from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run, load_run
+    from sottovoce.commands.evaluate import Extra, Personalise, evaluate_run
     from sottovoce.commands.export import export_run
     from sottovoce.commands.federate import (
         create_federation,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.federate_homes import choose_homes, write_pseudonyms
     from sottovoce.commands.init import write_recipe
     from sottovoce.commands.live_line import Progress
-    from sottovoce.commands.load_model import load_model
+    from sottovoce.commands.model_folder import ModelFolder
     from sottovoce.commands.new_run import forecast
     from sottovoce.commands.practice import practice
     from sottovoce.commands.prepare import PrivateVocabulary, prepare, prepare_privately
@@ -90,6 +90,7 @@ _HOMES = {
     "Grouping": "data.grouping",
     "LSTM": "models.lstm",
     "LanguageModel": "models.contract",
+    "ModelFolder": "commands.model_folder",
     "Personalise": "commands.evaluate",
     "PrivateVocabulary": "commands.prepare",
     "Progress": "commands.live_line",
@@ -126,8 +127,6 @@ _HOMES = {
     "forecast": "commands.new_run",
     "judge_ledgers": "planning.ledger_totals",
     "keyboard_app": "web.keyboard.app",
-    "load_model": "commands.load_model",
-    "load_run": "commands.evaluate",
     "make_device_key": "commands.federate",
     "make_plan": "planning.plan",
     "measure": "commands.bench",
@@ -173,6 +172,7 @@ __all__ = [
     "GatedCNN",
     "Grouping",
     "LanguageModel",
+    "ModelFolder",
     "Personalise",
     "PrivateVocabulary",
     "Progress",
@@ -209,8 +209,6 @@ __all__ = [
     "forecast",
     "judge_ledgers",
     "keyboard_app",
-    "load_model",
-    "load_run",
     "make_device_key",
     "make_plan",
     "measure",

@@ -58,7 +58,7 @@ def test_a_keyboard_shows_one_to_three_models(paths: list[str], tmp_path: Path) 
 
 def test_a_run_that_is_not_there_is_named_before_what_is_to_be_fetched(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(app, "check_vendored", lambda: pytest.fail("it was asked for"))
-    with pytest.raises(SottoError, match=r"nothere' holds no run: there is no such folder"):
+    with pytest.raises(SottoError, match=r"nothere' holds no model: there is no such folder"):
         keyboard_app([tmp_path / "nothere"])
 
 

@@ -21,7 +21,7 @@ from sottovoce.build.algorithm import (
     build_user_update,
 )
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.build.rules import StoreFacts, accountant_of
+from sottovoce.build.rules import StoreFacts
 from sottovoce.data.store import Store
 from sottovoce.kernels.find import find_program
 from sottovoce.local.keys import local_key
@@ -41,6 +41,7 @@ from sottovoce.training.types import Algorithm, Payments, RoundResult
 from sottovoce_evidence import accounting
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Json
+from sottovoce_evidence.mechanism import accountant_of
 from sottovoce_evidence.recipe import ADAPTER_KEYS, Recipe
 
 _NO_SIZES = ("kind", "initial", "initial_is_public")

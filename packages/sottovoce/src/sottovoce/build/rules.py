@@ -254,12 +254,12 @@ def _private(privacy: Privacy, before: accounting.Spent) -> Iterator[str]:
         yield f"privacy.delta={plain_number(delta)} must be below {limit}; lower it, or use --allow-large-delta"
     if privacy.weight_cap > 1 and privacy.total_weight == 0:
         yield f"privacy.weight_cap={privacy.weight_cap:g} gives users unequal weights: declare privacy.total_weight (W)"
-    # Computed without a budget too: the accountant refuses a δ that the vocabulary uses up.
+    # Computed without a budget too: the accountant refuses a δ that a vocabulary uses up.
     spent = accounting.epsilon(before, delta, accountant_of(privacy)) if before else 0.0
     if spent >= (epsilon or math.inf):
         cost = f"{accounting.rounded_up(spent, 4)} at delta={plain_number(delta)}"
-        used_up = f"privacy.epsilon={epsilon or math.inf:g} is used up by the store's vocabulary"
-        yield f"{used_up}, which cost {cost}; raise it, or use a store with a cheaper or public vocabulary"
+        used_up = f"privacy.epsilon={epsilon or math.inf:g} is used up before the first round"
+        yield f"{used_up}: the store's vocabulary and the runs that it starts from cost {cost}; raise it, or do without"
 
 
 def _local(recipe: Recipe) -> Iterator[str]:

@@ -56,7 +56,7 @@ def train(
     *,
     out: Annotated[Path | None, option("Folder of the new run.")] = None,
     settings: Settings = None,
-    start: Annotated[str | None, option("A base, run, release or file of weights to start from.", "--from")] = None,
+    start: Annotated[str | None, option("A base, run, release or Hugging Face folder to start from.", "--from")] = None,
     allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
     confirmation: Confirmation = ASK,
     several: Processes = ALONE,

@@ -16,9 +16,9 @@ from sottovoce.audit.registry import Registry
 from sottovoce.audit.results import CanariesResult, Guesses, OneRunResult, OtherCurve
 from sottovoce.audit.trade_off import curve_bound
 from sottovoce.build.assembly import Assembly, assemble
-from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_start
 from sottovoce.commands.insert_canaries import choose_canaries, read_registry, saved_canary_scores
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining, refuse_own_code
 from sottovoce.commands.stores import with_public_text
 from sottovoce.data.store import Store
@@ -115,7 +115,7 @@ def audit_canaries(
     if recipe.audit.plants and settings:
         raise SottoError(f"{run.path} has canaries of its own: --set is for a copy of a run that has none")
     curves = tuple(_other_curve(RunFolder.open(other)) for other in others)
-    _, vocabulary = load_run(run)
+    vocabulary = ModelFolder.open(run.path).tokenizer
     if recipe.audit.plants:
         audited = _open_model(run)
     else:
@@ -152,7 +152,7 @@ def _open_model(run: RunFolder) -> AuditedModel:
     if registry is None:
         raise DamagedRun(f"the recipe of {run.path} has canaries, and its ledger knows of none; start another run")
     rounds = read_statement(run).rounds_done
-    audited = AuditedModel(ITSELF, registry, load_run(run)[0], rounds, ledger.spent)
+    audited = AuditedModel(ITSELF, registry, ModelFolder.open(run.path).model, rounds, ledger.spent)
     saved, _ = checkpoints.latest(run.checkpoints)
     if saved is None or saved.round != rounds or not run.secrets.exists():
         return audited  # after a release the coins are erased
@@ -162,7 +162,7 @@ def _open_model(run: RunFolder) -> AuditedModel:
 
 def _training_of(run: RunFolder) -> Training | None:
     """The algorithm of a run and the model it started from, if that is still there. No user's text is read."""
-    recipe, (_, vocabulary) = Recipe.of(run), load_run(run)
+    recipe, vocabulary = Recipe.of(run), ModelFolder.open(run.path).tokenizer
     capacity = recipe.local.batch * recipe.local.unroll
     try:
         store = with_public_text(recipe, Store.from_users([[last_typed(vocabulary)]], vocabulary, capacity))
@@ -193,9 +193,9 @@ def _other_curve(run: RunFolder) -> OtherCurve:
     registry = read_registry(run, read_ledger(run.ledger_file).lines[0])
     if registry is None or not registry.secrets:
         raise SottoError(f"{run.path} has no secrets inserted; name runs that have audit.secrets in their recipes")
-    model, vocabulary = load_run(run)
+    other = ModelFolder.open(run.path)
     epsilon = read_statement(run).epsilon_training
-    points = curve(expose(model, registry, vocabulary))
+    points = curve(expose(other.model, registry, other.tokenizer))
     return OtherCurve(run.path.resolve().name, math.inf if epsilon is None else epsilon, points)
 
 

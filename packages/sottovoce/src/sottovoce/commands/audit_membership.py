@@ -11,7 +11,7 @@ from sottovoce.audit import membership
 from sottovoce.audit.bounds import CONFIDENCE, check_level
 from sottovoce.audit.results import MembershipResult, Proved
 from sottovoce.audit.retrain import Retraining, train_shadow_models
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining
 from sottovoce.commands.stores import open_users
 from sottovoce.data.store import Store
@@ -57,7 +57,7 @@ def audit_membership(
         raise SettingError(f"{{users}} must be at least {membership.FEWEST}, of each kind", users=users)
     recipe = Recipe.of(run)
     statement = read_statement(run)
-    model, _ = load_run(run)
+    model = ModelFolder.open(run.path).model
     store, held_out = open_users(recipe, run)
     if held_out is None:
         raise SottoError(f"{store.path} has no held-out users to compare with; prepare it with --test-users 0.1")

@@ -11,7 +11,7 @@ from sottovoce.audit.results import RoundsResult
 from sottovoce.audit.rounds import RoundAudit
 from sottovoce.build.assembly import assemble
 from sottovoce.build.mechanism import build_mechanism
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.retrain import Progress, count_steps, no_progress, refuse_own_code
 from sottovoce.commands.stores import with_public_text
 from sottovoce.data.store import Store
@@ -106,7 +106,8 @@ def audit_rounds(
 
 def _prepare(run: RunFolder, recipe: Recipe) -> tuple[RoundAudit, str]:
     """The audit of the round that has the least noise, and the run's accountant."""
-    model, vocabulary = load_run(run)
+    audited = ModelFolder.open(run.path)
+    model, vocabulary = audited.model, audited.tokenizer
     # Sampling is replaced: here all users join. The store has room for one local step; the audit makes its own users.
     capacity = recipe.local.batch * recipe.local.unroll
     store = with_public_text(recipe, Store.from_users([[last_typed(vocabulary)]], vocabulary, capacity))

@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce.audit.results import Proved, TailPair, TailsResult
 from sottovoce.audit.retrain import choose_users, train_without
 from sottovoce.audit.tails import LEVEL, Tail, check_delta, check_texts, fit_tail
-from sottovoce.commands.evaluate import load_run, load_vocabulary
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.retrain import Progress, no_progress, open_for_retraining
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel
@@ -113,7 +113,7 @@ def fit_tails(
     """Both tails of every pair: of the run and others, or of its recipe trained with and without some users."""
     secrets = Secrets.seeded(seed, "audit by tails")
     pairs = _leave_out(run, leave_out, secrets, progress) if leave_out else _compare(run, without, progress)
-    key, specials = local_key(secrets.keys(1, "texts").sampling), load_vocabulary(run).specials
+    key, specials = local_key(secrets.keys(1, "texts").sampling), ModelFolder.open(run.path).tokenizer.specials
     found: list[PairTail] = []
     for number, (name, everyone, fewer) in enumerate(pairs):
         for way, (texts_of, writer, other) in enumerate((("with", everyone, fewer), ("without", fewer, everyone))):
@@ -134,9 +134,9 @@ def _compare(run: RunFolder, without: Sequence[str | Path], progress: Progress) 
     others = [RunFolder.open(other) for other in without]
     for other in others:
         _refuse_no_pair(run, other)
-    everyone, _ = load_run(run)
+    everyone = ModelFolder.open(run.path).model
     for number, other in enumerate(others, 1):
-        yield other.path.resolve().name, everyone, load_run(other)[0]
+        yield other.path.resolve().name, everyone, ModelFolder.open(other.path).model
         progress(number, len(others))
 
 
@@ -144,7 +144,7 @@ def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
     """Another learning rate or seed would pass for the influence of a user."""
     if other.path.resolve() == run.path.resolve():
         raise SottoError(f"{other.path} is the run itself; name a run that was trained without one of its users")
-    if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
+    if ModelFolder.open(run.path).tokenizer.fingerprint != ModelFolder.open(other.path).tokenizer.fingerprint:
         both = f"{run.path} and {other.path}"
         raise SottoError(f"{both} have different vocabularies; prepare both stores with one --vocabulary")
     recipes = [Recipe.of(folder).to_dict() for folder in (run, other)]

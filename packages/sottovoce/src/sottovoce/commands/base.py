@@ -11,7 +11,7 @@ from safetensors.numpy import save
 
 from sottovoce.audit.recitation import find_recited
 from sottovoce.build.assembly import build_model, load_model, model_settings
-from sottovoce.commands.initial_model import load_base_weights
+from sottovoce.commands.model_folder import base_weights
 from sottovoce.commands.train import Observer, Stop, never, train
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.languages import DEFAULT, find_language
@@ -129,7 +129,7 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
     words = save_tokenizer(text.vocabulary, draft)
     counts = token_counts(text, range(text.users))
     (draft / FREQUENCIES).write_text("".join(f"{count}\n" for count in counts), encoding="utf-8")
-    model = load_model(build_model(recipe, text.vocabulary.size), load_base_weights(draft / WEIGHTS))
+    model = load_model(build_model(recipe, text.vocabulary.size), base_weights(draft))
     found = evaluate(model, held_out)
     base = Base(
         name=about.name,

@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from sottovoce.commands.initial_model import Start
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.demo import demo_texts, demo_vocabulary
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.baselines import Frequencies, Measured, Unigram, evaluate_baselines
 from sottovoce.evaluation.keystrokes import KeystrokeSaving, count_keystrokes, saving
 from sottovoce.evaluation.prediction import Evaluation, evaluate
-from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines, Score
-from sottovoce.runs.folder import RunFolder, is_release
 from sottovoce.runs.record import of_held_out
 from sottovoce_evidence import bases
 from sottovoce_evidence.recipe import Recipe
@@ -69,16 +68,15 @@ def has_public_order(users: Store, run: str | Path | None = None) -> bool:
     """Are the words a list by frequency in which no user's text has a part? Pieces of words are in no such order."""
     if not users.vocabulary.is_words or users.vocabulary_source["source"] == "private":
         return False
-    if run is None or not (is_release(Path(run)) or RunFolder(Path(run)).recipe_file.is_file()):
-        return True
-    return not read_statement(RunFolder.open_model(run)).vocabulary.private  # a corpus does not say it
+    statement = None if run is None else ModelFolder.open(run).statement
+    return statement is None or not statement.vocabulary.private  # a corpus does not say it
 
 
 def _frequencies_of(users: Store, run: str | Path | None) -> Frequencies | None:
-    initial = None if run is None else str(run)
-    if run is not None and (recipe := RunFolder(Path(run)).recipe_file).is_file():
-        initial = Recipe.load(recipe).model.initial
-    return public_frequencies(users.vocabulary, initial)
+    folder = None if run is None else ModelFolder.open(run)
+    if folder is None or folder.run:
+        return public_frequencies(users.vocabulary, folder.recipe.model.initial if folder else None)
+    return public_frequencies(users.vocabulary, str(folder.path))
 
 
 def evaluated_users(recipe: Recipe, test: Store | None) -> range:

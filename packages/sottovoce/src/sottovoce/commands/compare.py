@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from sottovoce.commands.evaluate import find_base, load_run, load_vocabulary
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.private_evaluation import PAID, may_show_exact
 from sottovoce.commands.report import read_card, read_findings
 from sottovoce.commands.stores import held_out_users, store_folder
@@ -21,7 +21,6 @@ from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.record import coarse_count, of_held_out
-from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import write_aside
 from sottovoce_evidence.ledger import StoreLedger
@@ -50,13 +49,12 @@ def compare_runs(
         raise SottoError("a run is named twice; name each once")
     if users < 0:
         raise SottoError(f"--users {users} must not be negative; 0 measures on all held-out users")
-    named_bases = [path for path in paths if find_base(path)]
-    runs = [RunFolder.open_model(path) for path in paths if path not in named_bases]
+    folders = [ModelFolder.open(path) for path in paths]
+    runs = [folder.run for folder in folders if folder.run]
     if not runs:
-        first_base = named_bases[0]
         raise SottoError(
-            f"{first_base} is a base, which has no users: name a run too, or measure it alone with "
-            f"`sotto evaluate {first_base} --store STORE`"
+            f"{folders[0].title} has no users: name a run too, or measure it alone with "
+            f"`sotto evaluate {paths[0]} --store STORE`"
         )
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
     first = next((run for run in runs if not run.is_release), runs[0])  # a release does not know its users
@@ -87,7 +85,7 @@ def compare_runs(
         text = f"The model is of your own code, which is not loaded here: {', '.join(own)}. Figures are as recorded."
         notes.append(("Not measured again", text))
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
-    found = dict(_measure_base(path, held_out, rows) for path in named_bases)
+    found = {each.title: _measure_base(each, held_out, rows) for each in folders if each.run is None}
     people = about if found or len(elsewhere) + len(own) < len(runs) else ""
     return Comparison(compared, people, internal, [*notes, *warnings], found, for_owner_alone)
 
@@ -114,7 +112,7 @@ def _read(run: RunFolder, name: str) -> Compared:
         budget=recipe.privacy.epsilon,
         findings=tuple(read_findings(run)),
         tokens=statement.vocabulary.fingerprint,
-        tokens_are_words=load_vocabulary(run).is_words,
+        tokens_are_words=ModelFolder.open(run.path).tokenizer.is_words,
         baselines=Baselines.of(run),
     )
 
@@ -130,12 +128,10 @@ def _store(run: RunFolder) -> Path:
     return store_folder(Recipe.of(run), run).resolve()
 
 
-def _measure_base(path: str | Path, store: Store, rows: range) -> tuple[str, Score]:
-    (model, vocabulary), folder = load_run(path), find_base(path)
-    if vocabulary.fingerprint != store.vocabulary.fingerprint or folder is None:
-        raise SottoError(f"the base {path} has other words than the store {store.path}; leave it out")
-    measured = of_held_out(evaluate(model, store, rows).to_json())
-    return f"base {bases.read_base(folder).name}", Score.from_json(measured)
+def _measure_base(base: ModelFolder, store: Store, rows: range) -> Score:
+    if base.tokenizer.fingerprint != store.vocabulary.fingerprint:
+        raise SottoError(f"the {base.title} has other words than the store {store.path}; leave it out")
+    return Score.from_json(of_held_out(evaluate(base.model, store, rows).to_json()))
 
 
 def _in_other_tokens(run: RunFolder, held_out: Store) -> Store | None:
@@ -162,7 +158,8 @@ def _other_lengths(compared: Sequence[Compared]) -> list[tuple[str, str]]:
 def _measure(
     run: RunFolder, compared: Compared, people: tuple[Store, range], words: int, *, internal: bool
 ) -> Compared:
-    (model, vocabulary), (store, rows) = load_run(run), people
+    folder, (store, rows) = ModelFolder.open(run.path), people
+    model, vocabulary = folder.model, folder.tokenizer
     if vocabulary.fingerprint != store.vocabulary.fingerprint:
         raise SottoError(f"{run.path} has another vocabulary than its store {store.path}; put the store back")
     counts = count_hits(model, store, rows)

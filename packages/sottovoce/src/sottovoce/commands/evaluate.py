@@ -1,4 +1,4 @@
-"""Evaluate the model of a run, a release or a base on users or on public text, and load it."""
+"""Evaluate the model of a run, a release or a base on users or on public text."""
 
 from __future__ import annotations
 
@@ -7,21 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from sottovoce.build.assembly import build_model, load_model, weights_of
-from sottovoce.commands.initial_model import (
-    find_hugging_face,
-    load_base_weights,
-    open_hugging_face,
-    read_card_of,
-    with_sizes,
-)
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.stores import open_split
 from sottovoce.data.corpus import is_plain_text
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
-from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
+from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.breakdown import Bands, Breakdown, bands_of, count_parts
 from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
@@ -30,9 +23,6 @@ from sottovoce.evaluation.prediction import Evaluation, spread, summarise
 from sottovoce.evaluation.word_prediction import WORDS, count_words
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
-from sottovoce.reporting.statement import read_statement
-from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import RunFolder, is_release
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SettingError, SottoError
 from sottovoce_evidence.recipe import Recipe
@@ -108,9 +98,9 @@ def evaluate_run(
         extra: what else is measured.
         other: another run, whose model is measured on the same users.
     """
-    released, vocabulary = load_run(path, model)
-    recipe = _recipe_of(path)
-    training = extra.personalise.training(recipe, vocabulary) if extra.personalise else None
+    folder = ModelFolder.open(path, model=model)
+    released, vocabulary = folder.model, folder.tokenizer
+    training = extra.personalise.training(folder.recipe, vocabulary) if extra.personalise else None
     other_model = None if other is None else _load_other(path, vocabulary, other)
     users = open_users(path) if users is None else users
     if users.vocabulary.fingerprint != vocabulary.fingerprint:
@@ -127,12 +117,10 @@ def evaluate_run(
 
 def rounds_so_far(path: str | Path) -> str:
     """Of a run or a release with rounds left: ", after 5 of 20 rounds"; else nothing."""
-    if find_base(path) or find_hugging_face(path):
+    statement = ModelFolder.open(path).statement
+    if statement is None or not statement.is_unfinished:
         return ""
-    statement = read_statement(RunFolder.open_model(path))
-    return (
-        f", after {statement.rounds_done:,} of {statement.rounds_planned:,} rounds" if statement.is_unfinished else ""
-    )
+    return f", after {statement.rounds_done:,} of {statement.rounds_planned:,} rounds"
 
 
 def start_at_hand(path: str | Path) -> str | None:
@@ -140,17 +128,15 @@ def start_at_hand(path: str | Path) -> str | None:
 
     A base must be the one that the statement names: a folder of that name may hold another by now.
     """
-    if find_base(path) or find_hugging_face(path):
-        return None
-    run = RunFolder.open_model(path)
-    initial = Recipe.of(run).model.initial
+    folder = ModelFolder.open(path)
+    initial = folder.recipe.model.initial
     if initial is None or initial == bases.NO_BASE:
         return None
     try:
-        if load_tokenizer(_vocabulary_file(initial)).fingerprint != load_vocabulary(run).fingerprint:
+        start, stated = ModelFolder.open(initial), folder.statement
+        if start.tokenizer.fingerprint != folder.tokenizer.fingerprint:
             return None
-        started = read_statement(run).start
-        if find_base(initial) and not (started and digest(weights_of(load_run(initial)[0])) == started.weights):
+        if start.base and not (stated and stated.start and stated.start.weights == start.digest):
             return None
     except (SottoError, OSError):  # moved, removed or damaged: the run can be measured without it
         return None
@@ -163,11 +149,10 @@ def evaluate_start(path: str | Path, users: Store, extra: Extra = NOTHING_MORE) 
     None where it started from none. Where words have pieces, measuring them takes too long to be done unasked: None.
     """
     initial = start_at_hand(path) if users.vocabulary.is_words else None
-    folder = None if initial is None else find_base(initial)
-    if initial is None or folder is None:
+    start = None if initial is None else ModelFolder.open(initial)
+    if start is None or not start.base:
         return None
-    found = _measure(load_run(initial)[0], users, bands_of(users), replace(extra, personalise=None))
-    return f"base {bases.read_base(folder).name}", found
+    return start.title, _measure(start.model, users, bands_of(users), replace(extra, personalise=None))
 
 
 def _measure(model: LanguageModel, users: Store, bands: Bands, extra: Extra) -> Measured:
@@ -200,20 +185,18 @@ def open_users(
 ) -> Store:
     """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default."""
     if corpus:
-        return collect(corpus, load_tokenizer(_vocabulary_file(path)), fields)
+        return collect(corpus, ModelFolder.open(path).tokenizer, fields)
     if store is not None:
         return Store.open(store, split)
-    if find_base(path):
-        raise SottoError(f"{path} is a base, and has no users to measure on; give --corpus or --store")
-    if find_hugging_face(path):
-        raise SottoError(f"{path} is of Hugging Face, and has no users to measure on; give --corpus or --store")
-    run = RunFolder.open_model(path)
-    return open_split(Recipe.of(run), run, split)
+    folder = ModelFolder.open(path)
+    if folder.run is None:
+        raise SottoError(f"{folder.title} has no users to measure on; give --corpus or --store")
+    return open_split(folder.recipe, folder.run, split)
 
 
 def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:
     """Public text in the words of a run: what a store of plain text holds out, files of plain text, or a corpus."""
-    return public_text(text, _vocabulary_file(path), fields)
+    return public_text(text, ModelFolder.open(path).tokenizer_file, fields)
 
 
 def public_text(text: Sequence[str | Path], words: Path, fields: Grouping = BY_USER) -> Store:
@@ -249,62 +232,10 @@ def _held_out_text(folder: str | Path, words: Path, vocabulary: Tokenizer) -> St
 
 
 def _load_other(path: str | Path, vocabulary: Tokenizer, other: str | Path) -> LanguageModel:
-    model, words = load_run(other)
-    if words.fingerprint != vocabulary.fingerprint:
+    found = ModelFolder.open(other)
+    if found.tokenizer.fingerprint != vocabulary.fingerprint:
         raise SottoError(
             f"{path} and {other} have different vocabularies; train both on stores that were prepared with the same "
             f"words (sotto prepare --vocabulary), or compare them with `sotto compare`"
         )
-    return model
-
-
-def find_base(path: str | Path) -> Path | None:
-    """The folder of a base, by its path or its name in the package; None for anything else. A run's folder is a run."""
-    folder = Path(path)
-    if not RunFolder(folder).recipe_file.is_file() and not is_release(folder):
-        folder = bases.find(str(path)) or folder
-    return folder if bases.is_base(folder) else None
-
-
-def load_run(path: str | Path | RunFolder, model: LanguageModel | None = None) -> tuple[LanguageModel, Tokenizer]:
-    """The model a run ended with, and its vocabulary; or those of a release, a base or a folder of Hugging Face.
-
-    Args:
-        path: the folder, or the name of a base in the package.
-        model: one to fill, for a run of a model of your own.
-    """
-    if not isinstance(path, RunFolder) and (base := find_base(path)):
-        weights, vocabulary = load_base_weights(base / bases.WEIGHTS), load_tokenizer(_vocabulary_file(path))
-    elif not isinstance(path, RunFolder) and (folder := find_hugging_face(path)):
-        return open_hugging_face(folder)[1:]
-    else:
-        run = path if isinstance(path, RunFolder) else RunFolder.open_model(path)
-        weights, vocabulary = run.load_weights(), load_vocabulary(run)
-    like = model if model is not None else build_model(_recipe_of(path), vocabulary.size)
-    return load_model(like, weights), vocabulary
-
-
-def load_vocabulary(run: RunFolder) -> Tokenizer:
-    return load_tokenizer(run.tokenizer_file())
-
-
-def _recipe_of(path: str | Path | RunFolder) -> Recipe:
-    """The recipe of a run or a release; of a base, its model with the usual settings."""
-    if isinstance(path, RunFolder):
-        return Recipe.of(path)
-    if folder := find_base(path):
-        base = bases.read_base(folder)
-        return Recipe.from_dict({"model": {"kind": base.kind, **base.model}})
-    if folder := find_hugging_face(path):
-        return with_sizes(Recipe().replace(model={"initial": str(folder)}))
-    return Recipe.of(RunFolder.open_model(path))
-
-
-def _vocabulary_file(path: str | Path) -> Path:
-    """The words of a run, a release or a base, whose files must be those that its card names."""
-    if folder := find_base(path):
-        read_card_of(folder / bases.WEIGHTS)
-        return find_tokenizer(folder)
-    if folder := find_hugging_face(path):
-        return find_tokenizer(folder)
-    return RunFolder.open_model(path).tokenizer_file()
+    return found.model

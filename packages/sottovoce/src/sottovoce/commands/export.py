@@ -11,38 +11,29 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 
-from sottovoce.build.assembly import build_model, load_model, weights_of
 from sottovoce.commands import convert
 from sottovoce.commands.convert import BOUND
-from sottovoce.commands.evaluate import load_run
-from sottovoce.commands.initial_model import find_hugging_face, load_base_weights, open_hugging_face
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.stores import store_folder
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
-from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.evaluation.suggestions import writes_small
 from sottovoce.evaluation.whole_words import WIDTH
 from sottovoce.models.contract import LanguageModel, parameter_count
-from sottovoce.models.lora import merge
-from sottovoce.reporting.statement import read_statement
-from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES, read_manifest
-from sottovoce.runs.folder import ONNX, RunFolder
+from sottovoce.runs.folder import ONNX
 from sottovoce.runs.record import coarse_count
-from sottovoce_evidence import bases
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError
 from sottovoce_evidence.files import as_json, check_empty, made_aside, pretty, sealed, write_aside
 from sottovoce_evidence.ledger import StoreLedger
-from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import Statement
 from sottovoce_evidence.statement_text import prose
 
@@ -67,10 +58,8 @@ def export_run(
     """
     if weights not in WEIGHTS:
         raise SettingError(f"{{weights!r}} must be {' or '.join(WEIGHTS)}", weights=weights)
-    source, out = _open(path), Path(out)
-    if statement is not None:
-        source = replace(source, privacy=stated(statement))
-    model, vocabulary = source.model, source.vocabulary
+    source, out = ModelFolder.open(path), Path(out)
+    model, vocabulary, alone = source.merged, source.tokenizer, _is_for_owner_alone(source)
     check_empty(out)
     names = GRAPHS if vocabulary.is_words else (*GRAPHS, BATCH)
     pieces = None if vocabulary.is_words else _pieces(vocabulary)
@@ -93,7 +82,7 @@ def export_run(
         {
             "export": 1,
             "name": source.name,
-            "model": {"kind": source.kind, "parameters": parameter_count(model), "weights": weights},
+            "model": {"kind": source.recipe.model.kind, "parameters": parameter_count(model), "weights": weights},
             "graphs": {graph: _file(f"{graph}.onnx", graphs[graph]) for graph in names},
             "vocabulary": _file(
                 vocabulary.file_name,
@@ -116,59 +105,28 @@ def export_run(
             "state": _states(model),
             "parity": {"largest_difference": differences, "bound": BOUND},
             "eight_bits": smaller,
-            "of": source.weights,
-            "privacy": source.privacy,
-            "for_owner_alone": source.private,
+            "of": source.digest,
+            "privacy": _privacy(source) if statement is None else stated(statement),
+            "for_owner_alone": alone,
         }
     )
     files = {f"{graph}.onnx": graphs[graph] for graph in names}
     files |= {vocabulary.file_name: vocabulary.contents, PIECES: pieces, CANARIES: canaries, MANIFEST: pretty(manifest)}
-    with made_aside(out, private=source.private) as draft:
+    with made_aside(out, private=alone) as draft:
         for name, contents in files.items():
             if contents:
-                write_aside(draft / name, contents, private=source.private)
+                write_aside(draft / name, contents, private=alone)
     return manifest
 
 
-@dataclass(frozen=True)
-class _Source:
-    """A model to export, with what its manifest says of it. A base has no run."""
-
-    name: str
-    kind: str
-    model: LanguageModel
-    vocabulary: Tokenizer
-    weights: str  # their digest
-    privacy: dict[str, Any]
-    private: bool  # for its owner alone
-    run: RunFolder | None = None
-
-
-def _open(path: str | Path) -> _Source:
-    folder = bases.find(str(path)) or Path(path)
-    if bases.is_base(folder):
-        return _open_base(folder)
-    if theirs := find_hugging_face(folder):
-        return _open_hugging_face(theirs)
-    run = RunFolder.open_model(path)
-    model, vocabulary = load_run(run)
-    return _Source(
-        name=run.path.resolve().name,
-        kind=Recipe.of(run).model.kind,
-        model=merge(model),
-        vocabulary=vocabulary,
-        weights=checkpoints.digest(run.load_weights()),
-        privacy=stated(read_statement(run)),
-        private=_is_for_owner_alone(run),
-        run=run,
-    )
-
-
-def _is_for_owner_alone(run: RunFolder) -> bool:
-    """Are the files of its model? They are of people's text where no guarantee holds (`new_run.is_for_owner_alone`)."""
-    statement = run.read_statement()
-    promised = statement["private"] and statement.get("secrets") != "seeded"
-    return not promised and run.read_card().get("trained_on") != bases.PUBLIC
+def _privacy(source: ModelFolder) -> dict[str, Any]:
+    """What a manifest says of the people a model was trained on."""
+    if source.statement:
+        return stated(source.statement)
+    if source.base:
+        text = f"Trained on public text: {source.base.text}."
+        return {"private": False, "trained_on": source.base.trained_on, "prose": text}
+    return {"private": False, "prose": "Weights of Hugging Face: it is not known here what they were trained on."}
 
 
 def stated(statement: Statement) -> dict[str, Any]:
@@ -177,32 +135,10 @@ def stated(statement: Statement) -> dict[str, Any]:
     return {**as_json(told), "unit": "user", "prose": prose(statement)}
 
 
-def _open_base(folder: Path) -> _Source:
-    card, weights = bases.read_base(folder), load_base_weights(folder / bases.WEIGHTS)
-    vocabulary = load_tokenizer(folder)
-    recipe = Recipe().replace(model={"kind": card.kind, **card.model})
-    return _Source(
-        name=card.name,
-        kind=card.kind,
-        model=load_model(build_model(recipe, vocabulary.size), weights),
-        vocabulary=vocabulary,
-        weights=checkpoints.digest(weights),
-        privacy={"private": False, "trained_on": card.trained_on, "prose": f"Trained on public text: {card.text}."},
-        private=card.trained_on != bases.PUBLIC,
-    )
-
-
-def _open_hugging_face(folder: Path) -> _Source:
-    recipe, model, vocabulary = open_hugging_face(folder)
-    return _Source(
-        name=folder.resolve().name,
-        kind=recipe.model.kind,
-        model=model,
-        vocabulary=vocabulary,
-        weights=checkpoints.digest(weights_of(model)),
-        privacy={"private": False, "prose": "Weights of Hugging Face: it is not known here what they were trained on."},
-        private=True,
-    )
+def _is_for_owner_alone(source: ModelFolder) -> bool:
+    """Are the files of its model? They are of people's text where no guarantee holds (`new_run.is_for_owner_alone`)."""
+    promised = source.statement is not None and source.statement.private and source.statement.secrets != "seeded"
+    return not promised and not source.is_public
 
 
 def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None) -> Path:
@@ -210,26 +146,20 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
     folder = Path(path)
     if (folder / MANIFEST).is_file():
         return folder
-    if bases.find(str(path)) or bases.is_base(folder):  # in the package, or signed: nothing is added to it
+    source = ModelFolder.open(path)
+    if (run := source.run) is None:  # in the package, signed, or not ours: nothing is added to it
         kept = _temporary()
-        log(f"exporting the base {folder.name}; it can take half a minute")
+        log(f"exporting {source.title}; it can take half a minute")
         export_run(path, kept)
         return kept
-    if find_hugging_face(folder):  # it is not ours
-        kept = _temporary()
-        log(f"exporting {folder}; it can take half a minute")
-        export_run(folder, kept)
-        return kept
-    run = RunFolder.open_model(folder)
     kept = run.path / ONNX
     if run.is_release and kept.is_symlink():
         raise DamagedRun(f"{kept} is a link, and leads out of the release; get the release again")
     if run.is_release and not (kept / MANIFEST).is_file():  # it is signed: nothing is added to it
         kept = _temporary()
-    of = checkpoints.digest(run.load_weights())
     if (kept / MANIFEST).is_file():
         manifest = read_manifest(kept)
-        if manifest.get("of") == of and (run.is_release or "for_owner_alone" in manifest):
+        if manifest.get("of") == source.digest and (run.is_release or "for_owner_alone" in manifest):
             return kept
         if run.is_release:
             raise DamagedRun(f"{kept} is of other weights than the release; get the release again")
@@ -276,17 +206,17 @@ def _states(model: LanguageModel) -> list[dict[str, Any]]:
     return states
 
 
-def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
+def _accuracy(source: ModelFolder, graphs: dict[str, bytes]) -> dict[str, Any]:
     """The accuracy of graphs on some held-out users, by name.
 
     None where no store is at hand, or where they paid for a private accuracy, which an exact one would undo.
     """
     unknown = {"users": 0, **dict.fromkeys(graphs)}
-    run, vocabulary = source.run, source.vocabulary
+    run, vocabulary = source.run, source.tokenizer
     if run is None:
         return unknown
     try:
-        folder = store_folder(Recipe.of(run), run)
+        folder = store_folder(source.recipe, run)
         users = Store.open(folder, "test")
     except (SottoError, OSError):
         return unknown
@@ -299,7 +229,7 @@ def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
     targets = sum(int(np.sum(~np.isin(row, begins))) for row in rows)
     if not targets:
         return unknown
-    start = [np.asarray(leaf) for leaf in convert.program_of(source.model)[1]]
+    start = [np.asarray(leaf) for leaf in convert.program_of(source.merged)[1]]
 
     def top1(graph: bytes) -> float:
         session, hits = convert.open_session(graph), 0

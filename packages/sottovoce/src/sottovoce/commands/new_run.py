@@ -18,7 +18,7 @@ from sottovoce.commands.baselines import measure_baselines
 from sottovoce.commands.clock import NOT_TIMED, Pace
 from sottovoce.commands.forecast import NOT_BEGUN, Confirm, Declined, Forecast, forecast_run
 from sottovoce.commands.helper import assemble_for
-from sottovoce.commands.initial_model import Start, find_start, with_base, with_sizes
+from sottovoce.commands.initial_model import Start, charges_of_start, find_start, with_base, with_sizes
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
 from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
 from sottovoce.data.store import Store
@@ -34,10 +34,11 @@ from sottovoce.runs.payments import begin_payment, planned_rounds, store_folder,
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.seats import check_seats
 from sottovoce.training.server import ServerState
+from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Json, sealed
-from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.ledger import Ledger, first_line
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import StartFacts
 
@@ -90,12 +91,31 @@ def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False
     store, test = open_users(recipe, run, context.across_devices)
     if new and context.model is None:
         recipe = with_base(recipe, store)
-    words = vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
+    before = _charged_before(recipe, run, store, new=new)
     group, model, objective = context.group, context.model, context.objective
-    assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
+    assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=before)
     if assembly.is_private and not context.across_devices:  # devices train elsewhere
         check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, store)
     return Opened(store, test, assembly)
+
+
+def _charged_before(recipe: Recipe, run: RunFolder, store: Store, *, new: bool) -> Spent:
+    """What the people of a private run were charged before its first round, and its ε includes.
+
+    It is the charge for the vocabulary, and those of the runs that it starts from. A run that goes on has them in its
+    ledger: what these were charged since is for other models.
+    """
+    if recipe.privacy.mode != "private":
+        return ()
+    if new:
+        return [*vocabulary_charges(store), *charges_of_start(recipe, store)]
+    start = start_in(first_line(run.ledger_file))
+    return [*vocabulary_charges(store), *(start.charged if start else ())]
+
+
+def start_in(header: Json) -> StartFacts | None:
+    """What the ledger of a run keeps of the model that it began with."""
+    return StartFacts.from_json(header["start"]) if "start" in header else None
 
 
 def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop = never) -> Opened:
@@ -131,7 +151,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         if assembly.turns:
             header["turns"] = secrets.blind(assembly.turns)
         if start.facts:
-            header["start"] = start.facts
+            header["start"] = start.facts.to_json()
         if assembly.algorithm.frozen is not None:
             frozen = assembly.frozen_arrays
             draft.save_frozen(frozen)
@@ -225,17 +245,12 @@ def check_also(recipe: Recipe, text: Store | None) -> None:
         )
 
 
-def start_in(header: Json) -> StartFacts | None:
-    """What the ledger of a run says of its start."""
-    return StartFacts.from_json(header["start"]) if "start" in header else None
+def is_of_public_text(store: Store, start: StartFacts | None) -> bool:
+    """Does a run on this store, from such a start, hold nothing of people?"""
+    return not store.people and (start is None or start.trained_on == PUBLIC)
 
 
-def is_of_public_text(store: Store, start: Json | None) -> bool:
-    """Does a run on this store, from a start of these facts, hold nothing of people?"""
-    return not store.people and (start is None or start.get("trained_on") == PUBLIC)
-
-
-def is_for_owner_alone(assembly: Assembly, store: Store, start: Json | None) -> bool:
+def is_for_owner_alone(assembly: Assembly, store: Store, start: StartFacts | None) -> bool:
     """Is nobody protected whose text is in the model? Then other accounts may not read it."""
     promised = assembly.is_private and assembly.recipe.privacy.secrets != "seeded"
     return not promised and not is_of_public_text(store, start)

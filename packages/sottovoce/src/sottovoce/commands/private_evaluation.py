@@ -7,7 +7,8 @@ from hashlib import blake2b
 from pathlib import Path
 
 from sottovoce.build.assembly import weights_of
-from sottovoce.commands.evaluate import load_run, open_users
+from sottovoce.commands.evaluate import open_users
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.paid_answer import one_at_a_time, pay_and_keep
 from sottovoce.commands.stores import held_out_users, store_is_kept
 from sottovoce.data.store import Store
@@ -71,7 +72,8 @@ def evaluate_privately(
         raise SettingError(text, epsilon=epsilon)
     if not 0 < delta <= MOST_DELTA:
         raise SettingError(f"{{delta:g}} must be above 0 and at most {MOST_DELTA:g}, often 1e-6", delta=delta)
-    released, vocabulary = load_run(path, model)
+    folder = ModelFolder.open(path, model=model)
+    released, vocabulary = folder.model, folder.tokenizer
     users = open_users(path, store=store, split="test")
     if users.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(f"the store {users.path} has another vocabulary than the model; prepare it with the model's")

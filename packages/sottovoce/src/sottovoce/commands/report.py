@@ -7,7 +7,8 @@ from datetime import date
 from pathlib import Path
 
 from sottovoce.audit.results import AUDITS, Audits
-from sottovoce.commands.evaluate import Extra, evaluate_run, load_run, load_vocabulary
+from sottovoce.commands.evaluate import Extra, evaluate_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.prompts import prompts_for
@@ -51,8 +52,8 @@ def report_run(
     A page for others has no exact figure of held-out users who paid for a private accuracy, or whose store is gone.
     """
     run = RunFolder.open(path)
-    released, vocabulary = load_run(run, model)
-    card = read_card(run)
+    folder = ModelFolder.open(run.path, model=model)
+    released, vocabulary, card = folder.model, folder.tokenizer, read_card(run)
     other_run = RunFolder.open(other) if other is not None else None
     statement = statement or _statement_of_today(run)
     prompts = prompts_for(vocabulary, listed=not statement.vocabulary.private)
@@ -113,7 +114,7 @@ def _statement_of_today(run: RunFolder) -> Statement:
 
 
 def _other(run: RunFolder, other: RunFolder, *, exact: bool) -> OtherRun:
-    same = load_vocabulary(run).fingerprint == load_vocabulary(other).fingerprint
+    same = _tokens(run) == _tokens(other)
     record = other.record.read() if exact else without_evaluations(other.record.read())
     return OtherRun(other.path.resolve().name, record, same)
 
@@ -125,7 +126,11 @@ def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Jso
     """
     if held_out_users(Recipe.of(run), run) is None or read_card(other).own_model:
         return None
-    if load_vocabulary(run).fingerprint != load_vocabulary(other).fingerprint:
+    if _tokens(run) != _tokens(other):
         return None
     found = evaluate_run(run.path, model=model, extra=Extra(words=0), other=other.path)
     return found.breakdown.to_json(found.other.breakdown if found.other else None)
+
+
+def _tokens(run: RunFolder) -> str:
+    return ModelFolder.open(run.path).tokenizer.fingerprint

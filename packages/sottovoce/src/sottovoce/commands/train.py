@@ -514,7 +514,7 @@ class Training:
         budget = assembly.budget.counting(extra)
         allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
         header, mechanism = self.ledger.header, assembly.algorithm.mechanism
-        start = header.get("start")
+        start = start_in(header)
         private = is_for_owner_alone(assembly, self.store, start)
         files = self.run_folder.save_model(weights_of(self._model), vocabulary, private=private)
         before, planned = assembly.before, mechanism.events(allowed)

@@ -169,11 +169,6 @@ class Config:
                 raise self.refuse(f"{name} = {json.dumps(value)} is not supported{usual}")
 
 
-def is_hugging_face(folder: Path) -> bool:
-    """Is it a folder in this layout?"""
-    return (folder / CONFIG).is_file()
-
-
 def read_config(folder: Path) -> Described:
     """The model that `config.json` describes; refused where our models cannot compute it."""
     config = Config(folder)
@@ -269,6 +264,18 @@ def load_weights(folder: Path, like: LanguageModel) -> dict[str, np.ndarray]:
             )
         weights[name] = np.ascontiguousarray(found)
     return weights
+
+
+def load_rows(folder: Path, like: LanguageModel, tokenizer: Tokenizer) -> dict[str, np.ndarray]:
+    """The weights of a folder, with a row for each token of this tokenizer."""
+    rows, wanted = read_config(folder).rows, tokens_of_file(tokenizer)
+    if rows < wanted:
+        raise SottoError(
+            f"the embedding of {folder} has {rows:,} rows, and the tokenizer has {wanted:,} tokens: each needs a row; "
+            f"take the tokenizer of that model"
+        )
+    weights = load_weights(folder, like)
+    return weights | {name: fit_rows(weights[name], tokenizer) for name in TABLES_OF_TOKENS if name in weights}
 
 
 def fit_rows(table: np.ndarray, tokenizer: Tokenizer) -> np.ndarray:

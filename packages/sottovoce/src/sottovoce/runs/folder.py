@@ -36,6 +36,7 @@ from sottovoce_evidence.files import (
 from sottovoce_evidence.signature import MANIFEST
 
 WEIGHTS, STATEMENT = "weights.safetensors", "privacy.json"
+HUGGING_FACE, _CONFIG = "hugging_face", "config.json"  # a kind of folder, and the file that it has
 RECIPE = "training.toml"  # of a release: its run's recipe, without the paths
 _BYTES = 8  # of a number of the weights, at most
 AGAIN = "get the release again"  # what a reader of a release does about a damaged file
@@ -47,6 +48,7 @@ _NO_RUN = {  # by kind, why it is no run, and what to do
     "empty": "the folder is empty; `sotto train` makes one",
     "release": "it is a released model; give the folder of its run",
     "base": "it is a base, from which `sotto train --from` starts one",
+    "hugging_face": "it is a folder of Hugging Face, from which `sotto train --from` starts one",
     "store": "it is a store, on which `sotto train` makes one",
 }
 
@@ -101,20 +103,6 @@ class RunFolder:
         release.recipe_file = path / RECIPE
         release.is_release, release._again = True, AGAIN
         release.record = Lines(release.record.path, then=AGAIN)
-        return release
-
-    @staticmethod
-    def open_model(path: str | Path) -> RunFolder:
-        """The folder of a run or of a release, to read its model."""
-        if not Path(path).exists():
-            known = f"or a base in the package: {', '.join(bases.shipped())}"
-            raise SottoError(f"{str(path)!r} holds no run: there is no such folder; name a run, a release {known}")
-        if not is_release(Path(path)):
-            return RunFolder.open(path)
-        release = RunFolder.of_release(Path(path))
-        if not release.recipe_file.is_file():
-            missing = f"{str(path)!r} is a release without {RECIPE}, which names the model's sizes"
-            raise SottoError(f"{missing}: give the folder of its run, or release it again")
         return release
 
     @contextmanager
@@ -210,7 +198,10 @@ def is_release(path: Path) -> bool:
 
 
 def kind_of(path: Path) -> str:
-    """What a path that somebody gave is: `missing`, `file`, `empty`, `run`, `release`, `base`, `store` or `other`."""
+    """What a path that somebody gave is.
+
+    It is `run`, `release`, `base`, `hugging_face` or `store`; else `missing`, `file`, `empty` or `other`.
+    """
     if not path.is_dir():
         return "file" if path.exists() else "missing"
     if (path / "recipe.toml").is_file():
@@ -219,6 +210,8 @@ def kind_of(path: Path) -> str:
         return "release"
     if bases.is_base(path):
         return "base"
+    if (path / _CONFIG).is_file():
+        return HUGGING_FACE
     if (path / STORE_FILE).is_file():
         return "store"
     return "other" if any(path.iterdir()) else "empty"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.store import Store
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import evaluate
@@ -41,7 +41,7 @@ class RunToMeasure:
 
     @cached_property
     def model(self) -> LanguageModel:
-        return load_run(self.run)[0]
+        return ModelFolder.open(self.run.path).model
 
     @cached_property
     def test(self) -> Store:
@@ -175,7 +175,7 @@ def _guarantee(statement: dict[str, Any]) -> Facts:
     """The parts of a private run's statement that a table shows. The store's ε is of all its runs until then."""
     facts = {key: statement[key] for key in ("epsilon", "delta", "epsilon_store", "declared")}
     facts |= {key: statement["mechanism"][key] for key in ("noise_multiplier", "noise_std")}
-    return facts | ({"start": statement["start"]["weights"]} if "start" in statement else {})
+    return facts | ({"start": statement["start"]["trained_on"]} if "start" in statement else {})
 
 
 def published(recipe: Recipe) -> dict[str, Facts]:

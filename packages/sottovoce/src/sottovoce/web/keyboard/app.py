@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.commands.export import find_export
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
 from sottovoce.runs.exported import CANARIES, PIECES, is_for_owner_alone, plain_file, read_manifest
-from sottovoce.runs.folder import RunFolder
 from sottovoce.web.keyboard.vendor import check_vendored
 from sottovoce.web.server import STATIC, local_app, missing
-from sottovoce_evidence import bases
 from sottovoce_evidence.accounting import rounded_up
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import LINES, made_aside, parse_json, pretty, read_plain, sha256_of, write_aside
@@ -103,8 +102,8 @@ def _refuse(paths: Sequence[str | Path]) -> None:
     if not 1 <= len(paths) <= MOST_MODELS:
         raise SottoError(f"{len(paths)} runs were named; a keyboard shows one to {MOST_MODELS}, side by side")
     for path in paths:
-        if not Path(path).exists() and not bases.find(str(path)):
-            RunFolder.open_model(path)  # which says that it is not there, before anything is asked for
+        if not Path(path).exists():
+            ModelFolder.open(path)  # which says that it is not there, before anything is asked for
 
 
 def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, Any]:
