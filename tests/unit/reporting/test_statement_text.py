@@ -93,8 +93,8 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
                     charged=((SampledGaussian(1.0, "poisson", 0.1), 3),),
                 )
             },
-            "of private runs on the same people (feed), whose charges are part of its ε, if its noise and its rounds were "
-            "not chosen by their results.",
+            "of private runs on the same people (feed), whose charges are part of its ε, if its noise and its rounds "
+            "were not chosen by their results.",
         ),
         (
             {"canaries": CanarySummary(40, 4, 6, "ab")},

@@ -113,18 +113,19 @@ def _facts_of(source: ModelFolder, recipe: Recipe, store: Store, *, again: bool)
         )
     if private and word and _is_of(source, store):
         raise SottoError(
-            f"{source.path} was trained on the users of {store.path}, whose text is not public; remove "
+            f"{source.path} comes from the users of {store.path}, whose text is not public; remove "
             f"model.initial_is_public, and start from another model"
         )
     return StartFacts("", PUBLIC if word else UNKNOWN, declared=word)
 
 
 def _is_of(source: ModelFolder, store: Store) -> bool:
-    """Was a run without a guarantee trained on this store? Then the owner's word that its text is public is wrong."""
+    """Does a run without a guarantee come from this store? Then the owner's word that its text is public is wrong."""
     if store.path is None or source.statement is None:
         return False
-    charged = StoreLedger(store.path / "ledger.jsonl").spent(source.statement.run)  # of a seeded run
-    return bool(charged) or Path(source.recipe.data.store) == store.path.resolve()
+    people, start = StoreLedger(store.path / "ledger.jsonl"), source.statement.start
+    runs = [source.statement.run, *(run.run for run in (start.runs if start else ()))]
+    return any(map(people.spent, runs)) or Path(source.recipe.data.store) == store.path.resolve()
 
 
 def _runs_of(source: ModelFolder) -> tuple[EarlierRun, ...]:
@@ -200,15 +201,13 @@ def _fitted(source: ModelFolder, fresh: LanguageModel, store: Store) -> Language
     A start without the contexts of the store gets them. A folder of Hugging Face may lack its tokenizer: the store has
     it.
     """
-    own, file = store.vocabulary, source.tokenizer_file
-    if source.kind == HUGGING_FACE and not file.is_file():
-        return load_model(fresh, load_rows(source.path, fresh, own))
-    theirs = load_tokenizer(file)
-    if theirs.fingerprint not in (own.fingerprint, own.without_contexts().fingerprint):
+    own, file, foreign = store.vocabulary, source.tokenizer_file, source.kind == HUGGING_FACE
+    theirs = own if foreign and not file.is_file() else load_tokenizer(file)
+    if theirs.fingerprint not in (own.fingerprint, (own if foreign else own.without_contexts()).fingerprint):
         raise SottoError(
             f"{source.path} has other tokens than {store.path}; prepare the store with {option_of(file)} {file}"
         )
-    if source.kind == HUGGING_FACE:
+    if foreign:
         return load_model(fresh, load_rows(source.path, fresh, own))
     weights = merge_weights(source.weights)
     try:
