@@ -11,12 +11,12 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
 from sottovoce.build import assembly
-from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.ledger import Ledger, StoreLedger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement_text import prose
 
 ADAPTIVE = {"adaptive_quantile": 0.4, "adaptive_bit_noise": 4.0, "clip_norm": 2.0}
 STEPS = {"noise_schedule": [[1, 1.5], [3, 1.0], [6, 0.75]]}

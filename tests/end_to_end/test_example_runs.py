@@ -14,12 +14,12 @@ from sottovoce.commands.audit_membership import audit_membership
 from sottovoce.commands.audit_rounds import audit_rounds
 from sottovoce.commands.audit_tails import audit_tails
 from sottovoce.commands.release import release_run
-from sottovoce_evidence.verify import verify_release
-from sottovoce_evidence.statement_text import prose
 from sottovoce_evidence.accounting import SampledExamples, epsilon
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import pretty, sealed
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement_text import prose
+from sottovoce_evidence.verify import verify_release
 
 EVENT = SampledExamples(2.0, 30 / (36 * 4), 4)
 

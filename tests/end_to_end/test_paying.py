@@ -24,7 +24,6 @@ from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
-from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.record import of_held_out
@@ -34,6 +33,7 @@ from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import BudgetExhausted, SottoError
 from sottovoce_evidence.ledger import Ledger, StoreLedger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement_text import prose
 
 
 @pytest.fixture

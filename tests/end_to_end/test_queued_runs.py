@@ -19,13 +19,13 @@ from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.release import release_run
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
-from sottovoce_evidence.statement_text import prose
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.hash_chain import chained
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement_text import prose
 
 
 @pytest.fixture

@@ -20,8 +20,6 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models.lstm import LSTM
-from sottovoce_evidence.statement import EarlierRun, StartFacts
-from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
@@ -30,6 +28,8 @@ from sottovoce_evidence.accounting import epsilon, rounded_up
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import EarlierRun, StartFacts
+from sottovoce_evidence.statement_text import prose
 
 
 @dataclass(frozen=True)

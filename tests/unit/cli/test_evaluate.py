@@ -12,8 +12,8 @@ from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.private_evaluation import PrivateEvaluation
 from sottovoce.evaluation.breakdown import Breakdown
 from sottovoce.evaluation.prediction import Evaluation
-from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from sottovoce.cli import select as command
 from sottovoce.cli.select import Drawn, select
 from sottovoce.commands import select as selecting
 from sottovoce.commands.select import Selected
-from sottovoce_evidence.statement import ChosenFacts
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.statement import ChosenFacts
 
 
 def test_public_text_is_needed_to_choose_by():

@@ -18,7 +18,6 @@ from sottovoce.commands.evaluate import Extra, evaluate_run, evaluate_start, sta
 from sottovoce.commands.initial_model import find_start, with_base
 from sottovoce.commands.model_folder import base_weights
 from sottovoce.commands.new_run import Context, begin
-from sottovoce_evidence.verify import verify_release
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
@@ -29,6 +28,7 @@ from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import pretty, sealed
 from sottovoce_evidence.ledger import first_line
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.verify import verify_release
 
 RECIPE = Recipe.load("base").replace(
     model={"embedding": 4, "hidden": 5}, local={"batch": 2, "unroll": 5}, privacy={"cohort": 4}

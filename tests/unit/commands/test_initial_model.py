@@ -16,13 +16,11 @@ from examples import first_of
 from family import FAMILY, of_family, read
 from sottovoce.build.assembly import build_model, filled_model, load_model, model_settings, weights_of
 from sottovoce.commands.initial_model import Start, charges_of_start, find_start, with_base, with_contexts, with_sizes
-from sottovoce_evidence.verify import verify_release
+from sottovoce.commands.release import run_faults
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.reporting.statement import read_statement
-from sottovoce_evidence.statement import EarlierRun, StartFacts
-from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
@@ -31,6 +29,9 @@ from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import pretty, sealed
 from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import EarlierRun, StartFacts
+from sottovoce_evidence.statement_text import prose
+from sottovoce_evidence.verify import verify_release
 from tiny_base import write_card
 from tiny_hugging_face import tensors_of, write_folder
 from tokenizer_examples import byte_level
@@ -125,6 +126,17 @@ def test_a_run_from_a_private_run_of_the_same_people_has_the_epsilon_of_both(beg
     assert third.start.runs == earlier(second, first)
 
 
+def test_a_statement_that_leaves_out_what_its_start_was_charged_is_not_released(begun):
+    """The ledger of the run keeps it."""
+    second = begun("second", **ENTROPY, model={"initial": str(begun("first", **ENTROPY).path)})
+    alone = begun("alone", **ENTROPY, run={"rounds": 3}).read_statement()
+    own = {name: alone[name] for name in ("epsilon", "charged")}
+    assert not any("charges come to" in fault for fault in run_faults(second))
+    stated = second.read_statement()
+    second.save_statement({**stated, **own, "start": {**stated["start"], "charged": []}}, second.read_card())
+    assert any("charges come to" in fault for fault in run_faults(second))
+
+
 def test_the_budget_of_a_run_is_of_all_that_it_starts_from(begun):
     first = begun("first", **ENTROPY)
     paid = read_statement(first).epsilon
@@ -187,6 +199,14 @@ def test_the_owners_word_is_not_taken_for_a_run_on_the_same_store(run, begun, st
     for source in (begun("plain", **PLAIN), run):
         with pytest.raises(SottoError, match="whose text is not public"):
             start_of(store, source.path, model=said(source.path))
+
+
+def test_the_owners_word_is_not_taken_for_a_run_that_came_from_the_same_store(begun, store, others):
+    kept = begun("kept", **ENTROPY)
+    plain = begun("plain", **PLAIN, data={"store": str(others)}, model={"initial": str(kept.path)})
+    assert read_statement(plain).start.runs == earlier(kept)
+    with pytest.raises(SottoError, match="whose text is not public"):
+        start_of(store, plain.path, model=said(plain.path))
 
 
 def test_the_owners_word_on_a_run_with_a_guarantee_changes_nothing(begun, store, others):

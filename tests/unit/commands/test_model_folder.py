@@ -14,10 +14,10 @@ from tiny_run import WORDS
 from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import evaluate_run
 from sottovoce.commands.model_folder import ModelFolder
-from sottovoce_evidence.verify import verify_release
 from sottovoce.data.store import Store
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import DamagedRun, SottoError
+from sottovoce_evidence.verify import verify_release
 from tiny_hugging_face import write_folder
 
 

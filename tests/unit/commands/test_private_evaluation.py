@@ -17,14 +17,10 @@ from sottovoce.commands import convert, export, private_evaluation, release_fold
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, may_show_exact, private_accuracy
 from sottovoce.commands.report import report_run
-from sottovoce_evidence.verify import _held_out, verify_release
-from sottovoce_evidence.release import exact_figures
 from sottovoce.data.store import Store
-from sottovoce_evidence.private_accuracy import Terms
 from sottovoce.evaluation.private_prediction import BoundedCounts
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 from sottovoce.reporting import sentences
-from sottovoce_evidence.statement import EXACT_ACCURACY, Statement
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
@@ -35,6 +31,10 @@ from sottovoce_evidence.accounting import HeldOutSums
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import sealed
 from sottovoce_evidence.ledger import StoreLedger
+from sottovoce_evidence.private_accuracy import Terms
+from sottovoce_evidence.release import exact_figures
+from sottovoce_evidence.statement import EXACT_ACCURACY, Statement
+from sottovoce_evidence.verify import _held_out, verify_release
 
 CLEAR = NoisySums((3_000, 1_000, 1_000, 15_000), 2_560_000, (600, 3_000, 20_000), 400)
 

@@ -10,11 +10,11 @@ import pytest
 
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
-from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.accounting import HeldOutSums, SampledGaussian
 from sottovoce_evidence.ledger import EVALUATION, StoreLedger
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
 

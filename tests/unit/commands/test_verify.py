@@ -20,20 +20,32 @@ import numpy as np
 import pytest
 from builders import make_statement
 from safetensors.numpy import save
+from sottovoce.reporting.derived import record_faults
 
 from sottovoce.audit.registry import Registry
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.commands import verify
 from sottovoce.commands.prepare import PrivateVocabulary
-from sottovoce_evidence.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, loss_bound
 from sottovoce.privacy.clipping import CLIPS, FlatClip
+from sottovoce.runs.card import Card
+from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.exported import GRAPHS
+from sottovoce_evidence import accounting, signature
+from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
+from sottovoce_evidence.accounting.events import CorrelatedGaussian
+from sottovoce_evidence.accounting.matrices import Identity, Participation, Tree
 from sottovoce_evidence.adversaries import FederationFacts
-from sottovoce.reporting.derived import record_faults
+from sottovoce_evidence.bounds import joint_norm
+from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.files import INFINITY, pretty, sealed, sha256_of
+from sottovoce_evidence.hash_chain import chained
+from sottovoce_evidence.ledger import write_release
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, loss_bound
 from sottovoce_evidence.readme import Described, model_card
+from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import (
     EXACT_ACCURACY,
     FORM,
@@ -50,19 +62,7 @@ from sottovoce_evidence.statement import (
 from sottovoce_evidence.statement import REGISTRY as LISTED
 from sottovoce_evidence.statement import make_statement as statement_of
 from sottovoce_evidence.statement_text import prose
-from sottovoce.runs.card import Card
-from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.exported import GRAPHS
-from sottovoce_evidence import accounting, signature
-from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
-from sottovoce_evidence.accounting.events import CorrelatedGaussian
-from sottovoce_evidence.accounting.matrices import Identity, Participation, Tree
-from sottovoce_evidence.bounds import joint_norm
-from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import INFINITY, pretty, sealed, sha256_of
-from sottovoce_evidence.hash_chain import chained
-from sottovoce_evidence.ledger import write_release
-from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.verify import ABSENT, FAILED, OWN_CODE, PASSED, UNCHECKED, verify_release
 
 ROUND = SampledGaussian(0.8125, "poisson", 0.01)
 CHARGED = ((ROUND, 60),)

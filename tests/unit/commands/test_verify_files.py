@@ -9,11 +9,11 @@ import pytest
 from safetensors.numpy import save
 
 from sottovoce.commands import verify_files
-from sottovoce_evidence.release import check_work, too_large, unknown
 from sottovoce.data.tokenizer_files import FILES
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.release import check_work, too_large, unknown
 
 EVENT = {"kind": "sampled-examples", "noise_multiplier": 1.0, "example_rate": 0.01, "examples_per_user": 6000}
 

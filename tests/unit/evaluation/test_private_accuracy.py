@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce_evidence import private_accuracy
-from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, faults, loss_bound
 from sottovoce.evaluation.private_prediction import accuracy_of
 from sottovoce.privacy import bounded_sums
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
+from sottovoce_evidence import private_accuracy
 from sottovoce_evidence.accounting import HeldOutSums
 from sottovoce_evidence.errors import SettingError
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, faults, loss_bound
 
 TERMS = Terms(2.0, 1e-6, 2.2, 100, 18.4)
 

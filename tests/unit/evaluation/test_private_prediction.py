@@ -13,9 +13,9 @@ from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.evaluation import private_prediction
 from sottovoce.evaluation.prediction import TokenKinds, count_hits
-from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded, loss_bound
 from sottovoce.privacy.bounded_sums import LOSS_STEPS, BoundedSums, NoisySums
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
 MECHANISM = BoundedSums(1.0, 50)
 TERMS = Terms(4.0, 1e-6, 1.0, 50, 10.0)

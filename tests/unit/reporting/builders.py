@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 from typing import Any
 
 from sottovoce.reporting.report import Evidence
-from sottovoce_evidence.statement import NOT_COVERED, Statement
 from sottovoce.runs.baselines import Baselines, Score
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import NOT_COVERED, Statement
 
 ROUNDS = 60
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from builders import make_evidence, make_statement, text_of
 
-from sottovoce_evidence.adversaries import FederationFacts, adversaries, not_covered_of
 from sottovoce.reporting.report import render
+from sottovoce_evidence.adversaries import FederationFacts, adversaries, not_covered_of
 
 PLAIN = FederationFacts(9, keys_made_by_server=9)
 MASKED = FederationFacts(9, "masked", survivors=6, colluding=2)

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass, field, replace
 
 import pytest
+from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room
 
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.privacy.clipping import CLIPS, PerLayerClip
-from sottovoce_evidence.adversaries import FederationFacts
-from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room
-from sottovoce_evidence.statement import Charges, ChosenFacts, RunFacts, Statement, VocabularyFacts, make_statement
 from sottovoce_evidence.accounting import BestOfRuns, Covered, HeldOutSums, SampledSilos, ThresholdedHistogram
+from sottovoce_evidence.adversaries import FederationFacts
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import Charges, ChosenFacts, RunFacts, Statement, VocabularyFacts, make_statement
 
 GOOD = Recipe().replace(
     privacy={"users": 1000, "cohort": 50.0, "noise_multiplier": 1.5, "delta": 1e-5, "accountant": "rdp"},

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from builders import make_record, make_statement
 
+from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.card import Card
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce_evidence.readme import TAGS, Described, model_card
 from sottovoce_evidence.statement import StartFacts
-from sottovoce.runs.baselines import Baselines, Score
-from sottovoce.runs.card import Card
 
 yaml = pytest.importorskip("yaml")
 

@@ -12,7 +12,6 @@ from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.init import FirstRecipe
 from sottovoce.commands.release import Release
 from sottovoce.commands.train import RunResult
-from sottovoce_evidence.verify import Check, Verification
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.prediction import Evaluation
@@ -20,6 +19,7 @@ from sottovoce.planning.plan import make_plan
 from sottovoce.reporting.compare import Comparison
 from sottovoce.reporting.notebook import PagePath, html_frame, html_table
 from sottovoce.runs.baselines import Baselines, Score
+from sottovoce_evidence.verify import Check, Verification
 
 MEASURED = Evaluation(412, 98_765, 0.123456789, 0.2, 0.3, 0.1, 345.6789, 300.0, 0.05)
 CHECKS = (Check("files", "failed", "x"), Check("signature", "passed", ""))

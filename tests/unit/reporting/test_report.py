@@ -23,12 +23,12 @@ from builders import (
 
 from examples import first_of
 from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
-from sottovoce_evidence.readme import promise
 from sottovoce.reporting.report import OtherRun, render
-from sottovoce_evidence.statement import NOT_COVERED, Adaptive
-from sottovoce_evidence.statement_text import prose
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
+from sottovoce_evidence.readme import promise
+from sottovoce_evidence.statement import NOT_COVERED, Adaptive
+from sottovoce_evidence.statement_text import prose
 
 INTERNAL = "Internal: exact figures of private data, do not publish"
 

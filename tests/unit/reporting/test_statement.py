@@ -12,10 +12,7 @@ import pytest
 from builders import statement_json
 
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce_evidence.adversaries import FederationFacts
 from sottovoce.reporting.statement import read_statement, with_store_total
-from sottovoce_evidence.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement, realised_epsilon
-from sottovoce_evidence.statement_text import prose, with_prose
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.accounting import (
     NonPrivate,
@@ -26,8 +23,11 @@ from sottovoce_evidence.accounting import (
     rounded_up,
 )
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
+from sottovoce_evidence.adversaries import FederationFacts
 from sottovoce_evidence.errors import DamagedRun
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import Charges, RunFacts, Statement, VocabularyFacts, make_statement, realised_epsilon
+from sottovoce_evidence.statement_text import prose, with_prose
 
 ROUND_1 = "These are figures of round 1."
 PRIVACY = {"users": 10_000, "cohort": 100, "clip_norm": 15.0, "noise_multiplier": 1.0, "delta": 1e-5}

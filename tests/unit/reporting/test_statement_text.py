@@ -10,7 +10,7 @@ from builders import make_statement
 
 from sottovoce.audit.results import CanarySummary
 from sottovoce_evidence.adversaries import Adversary, FederationFacts
-from sottovoce_evidence.statement import AuditOutcome, StartFacts, VocabularyFacts
+from sottovoce_evidence.statement import AuditOutcome, VocabularyFacts
 from sottovoce_evidence.statement_text import bytes_text, format_value, pairs, paragraphs, plain, prose, with_prose
 
 
@@ -90,8 +90,8 @@ def test_what_is_not_covered_is_the_last_paragraph_of_a_guarantee_and_no_part_of
                     charged=((SampledGaussian(1.0, "poisson", 0.1), 3),),
                 )
             },
-            "of private runs on the same people (feed), whose charges are part of its ε, if its noise and its rounds were "
-            "not chosen by their results.",
+            "of private runs on the same people (feed), whose charges are part of its ε, if its noise and its rounds "
+            "were not chosen by their results.",
         ),
         (
             {"canaries": CanarySummary(40, 4, 6, "ab")},

@@ -94,38 +94,6 @@ def _facts_of(source: ModelFolder, recipe: Recipe, store: Store, *, again: bool)
             return StartFacts("", PUBLIC, signer=signer)
         return StartFacts("", PUBLIC, name=source.title, signer=signer, text=base.text, licence=base.licence)
     private = recipe.privacy.mode == "private"
-    if (source := _source_of(recipe)) is None:
-        if not given and isinstance(fresh, Adapted):
-            raise SottoError(f"model.adapter_rank={recipe.model.adapter_rank} {NEEDS_START}")
-        if not given:
-            return Start(fresh)
-        facts = StartFacts(digest(weights_of(fresh)), PUBLIC if private else UNKNOWN, declared=private)
-        return Start(fresh, facts, "weights given from Python")
-    model = _fitted(source, merge(fresh), store)
-    facts = replace(_facts_of(source, recipe, store, again=again), weights=digest(weights_of(model)))
-    return Start(put_under(fresh, model), facts, source.title)
-
-
-def _source_of(recipe: Recipe) -> ModelFolder | None:
-    """The folder that `model.initial` names. The name of a base in the package is no path."""
-    initial = recipe.model.initial
-    return None if initial in (None, NO_BASE) else ModelFolder.open(bases.find(initial) or initial)
-
-
-def _facts_of(source: ModelFolder, recipe: Recipe, store: Store, *, again: bool) -> StartFacts:
-    """What a source says of itself, by the one rule for starts. Its weights are named later.
-
-    A start is public, by its card or by its owner's word; or its runs are private. Of these, either all were charged to
-    the people of this store, and are part of the ε of the new run; or none was, and the statement lists them. Without a
-    guarantee a run may start from anything.
-    """
-    signer = _signer(source)
-    if source.is_public:
-        if source.base:
-            bases.check_name(source.path, source.base.name)
-        told = {"name": source.title, "text": base.text, "licence": base.licence} if (base := source.base) else {}
-        return StartFacts("", PUBLIC, signer=signer, **told)
-    private = recipe.privacy.mode == "private"
     word = bool(recipe.model.initial_is_public) and not source.base  # whose card says what it is of
     if (runs := _runs_of(source)) and source.statement:
         if private:
@@ -147,18 +115,19 @@ def _facts_of(source: ModelFolder, recipe: Recipe, store: Store, *, again: bool)
         )
     if private and word and _is_of(source, store):
         raise SottoError(
-            f"{source.path} was trained on the users of {store.path}, whose text is not public; remove "
+            f"{source.path} comes from the users of {store.path}, whose text is not public; remove "
             f"model.initial_is_public, and start from another model"
         )
     return StartFacts("", PUBLIC if word else UNKNOWN, declared=word)
 
 
 def _is_of(source: ModelFolder, store: Store) -> bool:
-    """Was a run without a guarantee trained on this store? Then the owner's word that its text is public is wrong."""
+    """Does a run without a guarantee come from this store? Then the owner's word that its text is public is wrong."""
     if store.path is None or source.statement is None:
         return False
-    charged = StoreLedger(store.path / "ledger.jsonl").spent(source.statement.run)  # of a seeded run
-    return bool(charged) or Path(source.recipe.data.store) == store.path.resolve()
+    people, start = StoreLedger(store.path / "ledger.jsonl"), source.statement.start
+    runs = [source.statement.run, *(run.run for run in (start.runs if start else ()))]
+    return any(map(people.spent, runs)) or Path(source.recipe.data.store) == store.path.resolve()
 
 
 def _runs_of(source: ModelFolder) -> tuple[EarlierRun, ...]:
@@ -234,15 +203,13 @@ def _fitted(source: ModelFolder, fresh: LanguageModel, store: Store) -> Language
     A start without the contexts of the store gets them. A folder of Hugging Face may lack its tokenizer: the store has
     it.
     """
-    own, file = store.vocabulary, source.tokenizer_file
-    if source.kind == HUGGING_FACE and not file.is_file():
-        return load_model(fresh, load_rows(source.path, fresh, own))
-    theirs = load_tokenizer(file)
-    if theirs.fingerprint not in (own.fingerprint, own.without_contexts().fingerprint):
+    own, file, foreign = store.vocabulary, source.tokenizer_file, source.kind == HUGGING_FACE
+    theirs = own if foreign and not file.is_file() else load_tokenizer(file)
+    if theirs.fingerprint not in (own.fingerprint, (own if foreign else own.without_contexts()).fingerprint):
         raise SottoError(
             f"{source.path} has other tokens than {store.path}; prepare the store with {option_of(file)} {file}"
         )
-    if source.kind == HUGGING_FACE:
+    if foreign:
         return load_model(fresh, load_rows(source.path, fresh, own))
     weights = merge_weights(source.weights)
     try:

@@ -46,6 +46,13 @@ _NO_MODEL = {  # by kind, why it holds no model, and what to do
 class ModelFolder:
     """A model, its tokenizer, and what its folder says of it.
 
+        folder = ModelFolder.open("runs/first")
+        folder.suggest("see you")  # the likeliest next words
+        folder.model, folder.tokenizer, folder.weights  # as trained, and by name
+        folder.card, folder.statement, folder.recipe  # None, None and the model alone where there is none
+
+    Each is read when it is asked for, and once.
+
     Attributes:
         path: the folder.
         kind: "run", "release", "base" or "hugging_face".

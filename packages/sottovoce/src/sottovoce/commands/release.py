@@ -13,6 +13,7 @@ import numpy as np
 from sottovoce.audit.results import Audits, CanariesResult, RoundsResult
 from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.insert_canaries import read_registry
+from sottovoce.commands.new_run import start_in
 from sottovoce.commands.release_folder import NotVerified, Publication, ReleaseFolder, store_ledger
 from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.tokenizer_files import load_tokenizer
@@ -174,7 +175,9 @@ def run_faults(run: RunFolder) -> Iterator[str]:
         yield f"privacy.json is out of date: another copy of the run was charged for since; {again}"
         return
     # What is listed must be what the ledgers have, and have the ε that is claimed: a release has one number.
-    least = accounting.epsilon([*people.spent(PREPARATION), *ledger.spent()], privacy.delta, privacy.accountant)
+    start = start_in(ledger.header)
+    before = [*people.spent(PREPARATION), *(start.charged if start else ())]
+    least = accounting.epsilon([*before, *ledger.spent()], privacy.delta, privacy.accountant)
     cost = accounting.epsilon(statement.charged, privacy.delta, privacy.accountant)
     if not least <= cost * (1 + _ROUNDING):
         charged = f"{accounting.rounded_up(least, 4)} at {plain_number(privacy.delta)}"
