@@ -14,7 +14,7 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.device import Device
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.members import Membership
+from sottovoce.federation.members import BY_SERVER, Membership
 from sottovoce.federation.roster import Enrolment, Member, Roster
 from sottovoce.federation.transport import Exchange
 from sottovoce_evidence.recipe import Recipe
@@ -60,7 +60,8 @@ def make_roster(
     firsts = np.cumsum([0, *shares.values()]).tolist()
     public = keys or {}
     members = tuple(
-        Member(name, first, shares[name], public.get(name, "")) for name, first in zip(shares, firsts, strict=False)
+        Member(name, first, shares[name], public.get(name, ""), BY_SERVER)
+        for name, first in zip(shares, firsts, strict=False)
     )
     roster = Roster(folder, FEDERATION, "localhost", 1, tokens, members)
     roster.save()

@@ -224,11 +224,11 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
     of = checkpoints.digest(run.load_weights())
     if (kept / MANIFEST).is_file():
         manifest = read_manifest(kept)
-        if manifest.get("of") == of and (run.is_release or "for_owner_alone" in manifest):
+        if manifest["of"] == of:
             return kept
         if run.is_release:
             raise DamagedRun(f"{kept} is of other weights than the release; get the release again")
-        shutil.rmtree(kept)  # the run was trained further since, or an earlier version did not say who may read it
+        shutil.rmtree(kept)  # the run was trained further since
     log(f"exporting {run.path}; it can take half a minute")
     export_run(run.path, kept)
     return kept

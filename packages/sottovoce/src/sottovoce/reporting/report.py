@@ -65,7 +65,7 @@ class Evidence:
     statement: Statement
     record: Lines
     suggestions: list[tuple[str, list[tuple[str, float]]]]  # public prompt -> likely next words
-    baselines: Baselines | None = None  # None for runs of an earlier version
+    baselines: Baselines | None = None  # None for a release without exact figures
     diagnostics: Lines | None = None  # exact figures of private data; given only for an internal report
     findings: tuple[Finding, ...] = ()  # what is proved and what audits found
     costs: Json | None = None  # accuracy by band and by group, with that of `other`
