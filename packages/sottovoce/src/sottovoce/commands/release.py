@@ -269,6 +269,6 @@ def _outcome(result: RoundsResult | CanariesResult, passed: str) -> AuditOutcome
     if isinstance(result, CanariesResult):
         of, curve = ("this model", result.curve) if result.itself else ("a copy", None)
         return AuditOutcome("canaries", passed, of=of, one_run=result.one_run is not None, curve=curve)
-    published = ["claimed", "shown", "delta", "confidence", "rounds"]
-    published += ["claimed_multiplier", "shown_multiplier", "would_notice"]
+    published = ("claimed", "shown", "delta", "confidence", "rounds")
+    published += ("claimed_multiplier", "shown_multiplier", "would_notice")
     return AuditOutcome("rounds", passed, **{name: getattr(result, name) for name in published})
