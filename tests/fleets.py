@@ -14,12 +14,16 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.device import Device
 from sottovoce.federation.limits import Limits, Participation
-from sottovoce.federation.members import Membership
+from sottovoce.federation.members import BY_SERVER, Membership
 from sottovoce.federation.roster import Enrolment, Member, Roster
 from sottovoce.federation.transport import Exchange
 from sottovoce_evidence.recipe import Recipe
 
 FEDERATION = "0123456789abcdef"
+_UNUSED_KEY = (
+    "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLuOytapLa1uwh/8+HcdUMDo+CP4QljwJE/d8KnB"
+    "in14UtTVLflaoEB8CqRMysJpZyBqnzGrYJ1b1MPFUzC17ug="
+)
 
 
 def some_of(store: Store, start: int, end: int) -> Store:
@@ -54,13 +58,14 @@ def seated_device(folder: Path, store: Store, enrolment: Enrolment, seat: Seat, 
 def make_roster(
     folder: Path, vocabulary: Vocabulary, tokens: int, shares: dict[str, int], keys: Mapping[str, str] | None = None
 ) -> Roster:
-    """A roster for fleets without a network; without keys, if none are given."""
+    """A roster for fleets without a network, where a device signs nothing unless `keys` has one for it."""
     folder.mkdir(parents=True, exist_ok=True)
     save_tokenizer(vocabulary, folder)
     firsts = np.cumsum([0, *shares.values()]).tolist()
     public = keys or {}
     members = tuple(
-        Member(name, first, shares[name], public.get(name, "")) for name, first in zip(shares, firsts, strict=False)
+        Member(name, first, shares[name], public.get(name, _UNUSED_KEY), BY_SERVER)
+        for name, first in zip(shares, firsts, strict=False)
     )
     roster = Roster(folder, FEDERATION, "localhost", 1, tokens, members)
     roster.save()

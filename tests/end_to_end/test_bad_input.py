@@ -522,7 +522,7 @@ def test_a_run_whose_recipe_was_edited_is_refused(refused: Refused, run: Path, o
 
 def test_a_run_whose_recipe_cannot_be_read_any_more_is_refused(refused: Refused, run: Path) -> None:
     recipe = run / "recipe.toml"
-    recipe.write_text(recipe.read_text() + "\nspeed = 9\n")
+    recipe.write_text(recipe.read_text().replace("[run]\n", "[run]\nspeed = 9\n"))
     assert_says(refused("resume", run), "run.speed", "did you mean 'seed'")
     recipe.write_text("[run")
     for verb in ("resume", "evaluate", "report"):

@@ -17,7 +17,6 @@ from sottovoce.build import assembly
 from sottovoce.commands import new_run
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.release import release_run
-from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce_evidence import accounting
@@ -140,26 +139,15 @@ def test_in_turn_a_run_can_be_released_if_every_turn_was_paid_for(store, tmp_pat
     assert release_run(tmp_path / "run", tmp_path / "out").released
 
 
-@pytest.mark.parametrize(("turns", "said"), [(None, "begun by version 0.1"), ("of others", "have other names")])
-def test_in_turn_a_run_of_version_0_1_is_refused_and_so_are_other_names(store, tmp_path, monkeypatch, turns, said):
-    """Whose turn it was followed from the row: the ledger of such a run knows nothing of names."""
+@pytest.mark.parametrize("turns", [None, "of others"])
+def test_in_turn_other_names_than_the_ledgers_are_refused(store, tmp_path, monkeypatch, turns):
     recipe = queued(store).replace(privacy={"sampling": "in_turn", "cohort": 6, "secrets": "entropy"})
     with monkeypatch.context() as begun:
         real = new_run.assemble_for
         begun.setattr(new_run, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=turns))
         new_run.begin(recipe, tmp_path / "run", new_run.Context())
-    with pytest.raises(SottoError, match=said):
+    with pytest.raises(SottoError, match="have other names"):
         sottovoce.resume(tmp_path / "run")
-
-
-def test_in_turn_a_run_of_version_0_1_is_not_released(store, tmp_path, monkeypatch):
-    recipe = make_recipe(store).replace(privacy={"sampling": "in_turn", "cohort": 18, "secrets": "entropy"})
-    real = new_run.assemble_for
-    monkeypatch.setattr(new_run, "assemble_for", lambda *given, **more: replace(real(*given, **more), turns=None))
-    monkeypatch.setattr(Training, "_check_turns", lambda self, secrets: None)
-    sottovoce.train(recipe.replace(run={"rounds": 2}), tmp_path / "run")
-    (reason,) = release_run(tmp_path / "run", tmp_path / "out").reasons
-    assert "begun by version 0.1" in reason
 
 
 @pytest.mark.parametrize("sampling", ["fixed", "in_turn"])

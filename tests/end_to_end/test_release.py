@@ -14,6 +14,7 @@ from small_world import Refused, Sotto, World, call, files_of, newest, parse_jso
 from tiny_run import StopAfter
 
 import sottovoce
+from made_audits import audit_files
 from sottovoce.commands.insert_canaries import saved_canary_scores
 from sottovoce.commands.release import release_run, threshold
 from sottovoce.commands.train import resume
@@ -56,12 +57,12 @@ def audited(run: Path, name: str, **changed: Any) -> None:
             "claimed_multiplier": 1.0, "shown_multiplier": 1.1, "would_notice": 0.873,
         },
         "canaries": {
-            "claimed": 2.0, "shown": 0.5, "delta": 0.01, "itself": True, "one_run": {"shown": 0.5, "scores": 1},
+            "claimed": 2.0, "shown": 0.5, "delta": 0.01, "itself": True, "one_run": {"shown": 0.5},
             "curve": [], "exposure": [_exposure(1, 9.0), _exposure(16, 20.0)],
         },
     }[name]  # fmt: skip
     found |= {"weights": checkpoint.digest(folder.load_weights()), "contradicted": False} | changed
-    folder.save_audit(name, found, None)
+    folder.save_audit(name, audit_files({name: found})[name], None)
 
 
 def _exposure(holders: int, bits: float) -> dict[str, Any]:

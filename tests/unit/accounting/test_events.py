@@ -127,7 +127,7 @@ def test_a_run_in_a_ledger_is_plain_and_flat():
         "noise": "banded",
         "bands": [1.0, 0.5, 0.375],
     }
-    assert Covered(1.5).to_json() == {"kind": "covered", "noise_multiplier": 1.5}  # as ledgers of before have it
+    assert Covered(1.5).to_json() == {"kind": "covered", "noise_multiplier": 1.5, "relation": REPLACED}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,10 @@ from sottovoce_evidence.bases import Base
 from sottovoce_evidence.errors import SottoError
 
 TRAIN = "sottovoce.commands.base.train_base"
-CARD = Base("tiny", "lstm", {"hidden": 5}, "words", 60, "colours", 1200, "CC0", "a command", 2.0, 0.25, 12.5, {})
+CARD = Base(
+    "tiny", "lstm", {"hidden": 5}, "words", 60, "colours", 1200, "CC0", "a command", 2.0, 0.25, 12.5, {},
+    "public", "en", None,
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import shlex
 
 import pytest
 
-from sottovoce.cli import audit
 from sottovoce.cli.examples import EXAMPLES, commands
 from sottovoce.cli.main import app
 
@@ -20,7 +19,7 @@ def test_every_command_has_examples_and_no_other_has():
 def test_an_example_parses_as_a_call_of_its_command(name, line):
     assert len(line) <= 78
     program, *arguments = shlex.split(line)
-    command, _, _ = app.parse_args(audit.modern(arguments), exit_on_error=False, print_error=False)
+    command, _, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     assert program == "sotto"
     assert command is dict(commands(app))[name].default_command
 

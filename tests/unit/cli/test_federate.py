@@ -103,7 +103,7 @@ def test_the_members_are_shown_with_their_fingerprints(sotto, answer, refusal, c
     pytest.importorskip("flwr")
     keys = [write_own_key(tmp_path / name) for name in ("a", "b")]
     clinic, bob = (key.read_text().strip() for key in keys)
-    Members("f1", {"clinic": KnownMember(2500, clinic, "device"), "bob": KnownMember(1, bob)}).save(tmp_path)
+    Members("f1", {"clinic": KnownMember(2500, clinic, "device"), "bob": KnownMember(1, bob, "server")}).save(tmp_path)
     sotto(["federate", "members", str(tmp_path)])
     page = capsys.readouterr().out
     found = answer("federate", "members", tmp_path)

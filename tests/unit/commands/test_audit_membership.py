@@ -34,7 +34,7 @@ def audited(tiny_store: Path, tmp_path: Path) -> RunFolder:
 def test_a_model_that_learnt_nothing_tells_nobody_apart(audited):
     found = audit_membership(audited.path)
     (attack,) = found.attacks
-    assert attack.name == "loss threshold"
+    assert attack.attack == "loss threshold"
     assert attack.low < 0.5 < attack.high
     assert found.in_users + found.out_users == 40
     assert (found.references, found.proved.private, found.rounds_a_user) == (0, True, 0.0)
@@ -61,7 +61,8 @@ def test_shadow_models_are_trained_on_halves_and_scored(audited, monkeypatch):
 
     monkeypatch.setattr(command, "train_shadow_models", shadow_models)
     found = audit_membership(audited.path, references=4, users=6)
-    assert [attack.name for attack in found.attacks] == ["loss threshold", "references, offline", "references, online"]
+    names = [one.attack for one in found.attacks]
+    assert names == ["loss threshold", "references, offline", "references, online"]
     assert (seen["texts"], seen["halves"], seen["rounds"]) == (12, (4, 12), 0)
     assert len(seen["always"]) == audit_membership(audited.path).in_users - 6
 

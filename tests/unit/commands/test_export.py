@@ -21,10 +21,9 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.models import registry
-from sottovoce.runs.exported import is_for_owner_alone, read_manifest
+from sottovoce.runs.exported import read_manifest
 from sottovoce.runs.folder import RECIPE, RunFolder
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.files import pretty, sealed
 from sottovoce_evidence.recipe import Recipe
 from tiny_hugging_face import write_folder
 
@@ -81,7 +80,7 @@ def test_an_export_has_graphs_words_and_a_manifest(run, tmp_path):
 def test_an_export_is_for_whom_the_model_is(run, tmp_path, statement, trained_on, alone):
     facts = {**run.read_statement(), **statement}
     run.save_statement(facts, {**run.read_card(), "trained_on": trained_on})
-    assert is_for_owner_alone(export_run(run.path, tmp_path / "out")) is alone
+    assert export_run(run.path, tmp_path / "out")["for_owner_alone"] is alone
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     folder, file = (0o700, 0o600) if alone else (mode(tmp_path / "folder"), mode(tmp_path / "file"))
@@ -91,15 +90,6 @@ def test_an_export_is_for_whom_the_model_is(run, tmp_path, statement, trained_on
 
 def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
-
-
-def test_an_export_that_does_not_say_for_whom_it_is_is_made_anew(run):
-    """Those of earlier versions: a seeded run looks private in them."""
-    folder = find_export(run.path)
-    facts = read_manifest(folder)
-    del facts["for_owner_alone"]
-    (folder / "manifest.json").write_bytes(pretty(sealed(facts)))
-    assert read_manifest(find_export(run.path))["for_owner_alone"] is False
 
 
 def test_a_manifest_names_the_tokens_of_contexts(run, tmp_path):

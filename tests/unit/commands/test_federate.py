@@ -206,5 +206,6 @@ def test_a_device_has_the_key_that_it_is_listed_with(tmp_path):
     replace(listed, devices={"phone": listed.devices["phone"]}).save(bundle)
     with pytest.raises(SottoError, match=r"members.json does not list clinic"):
         federate.open_device(bundle, store)
-    (bundle / "members.json").unlink()  # of an earlier version
-    federate.open_device(bundle, store)
+    (bundle / "members.json").unlink()
+    with pytest.raises(SottoError, match=r"has no members.json; copy members.json again"):
+        federate.open_device(bundle, store)

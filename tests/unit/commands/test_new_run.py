@@ -111,7 +111,7 @@ def test_a_run_that_could_not_be_charged_goes_on_and_is_charged_once(
 ):
     with monkeypatch.context() as patch:
         patch.setattr(Chain, "append", lambda *_: (_ for _ in ()).throw(OSError("full")))
-        patch.setattr(Ledger, "create", lambda path, header: path.write_bytes(chained([{"ledger": 2, **header}])))
+        patch.setattr(Ledger, "create", lambda path, header: path.write_bytes(chained([{"ledger": 1, **header}])))
         with pytest.raises(SottoError, match=rf"the run is there: go on with `sotto resume {tmp_path / 'run'}`"):
             begin(recipe, tmp_path / "run", Context())
     assert not StoreLedger(store / "ledger.jsonl").spent()

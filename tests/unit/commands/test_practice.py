@@ -73,12 +73,12 @@ def test_people_are_as_many_as_declared_whatever_the_store_holds(recipe: Recipe,
 
 
 def _replace_people(store: Path, few: Store) -> None:
-    from sottovoce.data.store import write_in_arrays
+    from sottovoce.data.store import write_store
 
     test = Store.open(store, "test")
     for path in store.glob("*.arrow"):
         path.unlink()
-    write_in_arrays(store, few, test)
+    write_store(store, few, test)
 
 
 def test_a_store_that_is_not_there_is_made_up_as_prepare_would(recipe: Recipe, tmp_path: Path):

@@ -21,7 +21,7 @@ def test_steps_are_counted() -> None:
 
 def test_code_that_no_recipe_describes_is_not_trained_again(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
-    run.ledger_file.write_bytes(chained([{"ledger": 2, "code": "Tiny of the caller"}]))
+    run.ledger_file.write_bytes(chained([{"ledger": 1, "code": "Tiny of the caller"}]))
     refuse_own_code(run, SimpleNamespace(code="Tiny of the caller"))
     with pytest.raises(SottoError, match="was trained with Tiny of the caller, which only Python knows"):
         refuse_own_code(run, SimpleNamespace(code="the lstm of the recipe"))

@@ -945,8 +945,6 @@ def test_a_registry_is_the_one_of_the_statement(whole):
     found = verify_release(whole(canaries, planted(REGISTRY)))
     assert found.verified, found
     assert "is not the registry of the statement" in said(verify_release(whole(canaries, planted(other))), "model")
-    before = rewrite("canaries.json", "were added to", "were planted on top of")
-    assert verify_release(whole(canaries, both(planted(REGISTRY), before))).verified
     for word, lie in (("made-up users", "somebody's text"), ('"registry": 1', '"registry": "certified"')):
         found = verify_release(whole(canaries, both(planted(REGISTRY), rewrite("canaries.json", word, lie))))
         assert said(found, "model") == "canaries.json has more than a registry, or other words"
@@ -978,6 +976,8 @@ def exported(changed: Mapping[str, Any] | None = None) -> Callable[[Path], objec
             "model": {"kind": "lstm"},
             "graphs": {graph: hashes[f"{graph}.onnx"] for graph in GRAPHS},
             "vocabulary": {**hashes["vocabulary.txt"], "fingerprint": WORDS.fingerprint, "size": WORDS.size},
+            "pieces": None,
+            "canaries": None,
             "of": digest({"table": np.zeros((4, 3), np.float32)}),
             "privacy": {name: statement[name] for name in ("private", "epsilon", "delta", "unit", "prose")},
         }

@@ -25,7 +25,7 @@ from sottovoce.data.blocks import OwnedTexts
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, collect, prepare
 from sottovoce.data.rows import SplitWriter
-from sottovoce.data.store import Store, write_arrays
+from sottovoce.data.store import Store, write_store
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce_evidence.errors import SottoError
@@ -242,7 +242,7 @@ def test_grouping_preserves_each_users_stream(
     "size", [LETTERS.size, *(pytest.param(2**16 + way, marks=pytest.mark.slow) for way in (-1, 0, 1))]
 )
 def test_a_store_keeps_how_long_unknown_words_are(tmp_path: Path, size: int) -> None:
-    """Of the text that is kept, in its order, whatever width the ids have; in memory and by arrays too."""
+    """Of the text that is kept, in its order, whatever width the ids have; in memory and written from there too."""
     more = (f"w{number}" for number in range(size - LETTERS.size))
     vocabulary = Vocabulary((*LETTERS.words, *more))
     rows = [("ann", "a xyz b"), ("bob", "c"), ("ann", "pqrst a uv"), ("cyd", "long " + "z" * 400)]
@@ -250,9 +250,10 @@ def test_a_store_keeps_how_long_unknown_words_are(tmp_path: Path, size: int) -> 
     prepare(corpus, tmp_path / "store", vocabulary, Grouping(tokens_per_user=8, test_users=0))
     store = Store.open(tmp_path / "store")
     wanted = {(0, 39, 2, 40, 1, 0, 2, 39): [3, 5], (0, 41, 1): [], (0, 2, 2, 1): [4, 255]}  # "uv" was cut off
-    write_arrays(tmp_path / "store")
-    (tmp_path / "store" / "train.arrow").unlink()
-    for held in (store, Store.open(tmp_path / "store"), collect(corpus, vocabulary, tokens_per_user=8)):
+    collected = collect(corpus, vocabulary, tokens_per_user=8)
+    (tmp_path / "again").mkdir()
+    write_store(tmp_path / "again", collected, collected)
+    for held in (store, collected, Store.open(tmp_path / "again")):
         found = {tuple(held[row].tolist()): held.unknown_letters(row) for row in range(held.users)}
         assert {tokens: letters.tolist() for tokens, letters in found.items()} == wanted
 

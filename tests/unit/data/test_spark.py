@@ -102,7 +102,7 @@ def test_a_version_that_knows_one_file_refuses_shards(tmp_path: Path) -> None:
     work = spark._Work(tmp_path / "steps", GROUPING, WORDS, needed_tokens(WORDS, DECLARED), 2)
     spark._finished(work, SparkCorpus(files=("c.jsonl",), shards=2), facts, 0, DECLARED)
     found = json.loads((tmp_path / "steps" / "store.json").read_text())
-    assert (found["format"], found["shards"]) == (2, 2)
+    assert (found["format"], found["shards"]) == (1, 2)
     assert len(found["files"]) == 5
     (tmp_path / "steps" / "train-00001-of-00002.arrow").unlink()
     with pytest.raises(SottoError, match="damaged"):

@@ -2,19 +2,17 @@
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from sottovoce.data import rows as rows_module
 from sottovoce.data import store as store_module
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect, prepare
-from sottovoce.data.rows import Rows, save_arrays
-from sottovoce.data.store import Store, made_up_names, write_arrays
+from sottovoce.data.rows import Rows
+from sottovoce.data.store import Store, made_up_names, write_store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import pretty, sealed
@@ -80,15 +78,16 @@ def test_fingerprint_of_a_memory_store_follows_its_content() -> None:
 
 
 def test_fingerprint_is_of_the_rows_however_they_are_kept(folder: Path, tmp_path: Path) -> None:
-    """Mapped, in several batches, in memory or in arrays: who wrote the same is the same."""
+    """Mapped, in several batches, in memory or written from there: who wrote the same is the same."""
     mapped = Store.open(folder)
     users = list(mapped)
     batches = [batch for part in (users[:10], users[10:]) for batch in Store.from_users(part, WORDS, 6).rows.batches]
-    arrays = tmp_path / "arrays"
-    arrays.mkdir()
-    store_module.write_in_arrays(arrays, mapped, Store.open(folder, "test"))
-    same = (mapped, Store(WORDS, 6, Rows(tuple(batches))), Store.from_users(users, WORDS, 6), Store.open(arrays))
+    written = tmp_path / "written"
+    written.mkdir()
+    write_store(written, mapped, Store.open(folder, "test"))
+    same = (mapped, Store(WORDS, 6, Rows(tuple(batches))), Store.from_users(users, WORDS, 6), Store.open(written))
     assert len({store.fingerprint for store in same}) == 1
+    assert len({store.names_fingerprint for store in (mapped, Store.open(written))}) == 1
 
 
 def test_fingerprint_is_of_the_text_as_it_is_now(folder: Path) -> None:
@@ -113,24 +112,12 @@ def test_memory_store_refuses_foreign_ids_and_no_width() -> None:
 
 
 def test_letters_that_were_not_kept_are_not_known() -> None:
-    """No lengths, as in stores made before they were kept, or not as many as there are unknown words."""
+    """No lengths, or not as many as there are unknown words."""
     assert Store.from_users([[0, 2, 1]], WORDS).unknown_letters(0) is None
     assert Store.from_users([[0, 40, 1]], WORDS).unknown_letters(0).tolist() == []
     assert Store.from_users([[0, 2, 1]], WORDS, unknown=[[]]).unknown_letters(0) is None
     assert Store.from_users([[0, 2, 1]], WORDS, unknown=[[7]]).unknown_letters(0).tolist() == [7]
     assert Store.from_users([[0, 2, 2, 1]], WORDS, 2, unknown=[[7, 9]]).unknown_letters(0).tolist() == [7]
-
-
-def test_a_file_without_lengths_is_read(folder: Path) -> None:
-    """As stores were written before lengths were kept."""
-    with pa.ipc.open_file(folder / "train.arrow") as reader:
-        table = reader.read_all().drop_columns(["unknown"])
-    before = [row.tolist() for row in Store.open(folder)]
-    with pa.ipc.new_file(str(folder / "train.arrow"), table.schema) as writer:
-        writer.write_table(table)
-    store = Store.open(folder, check=False)
-    assert [row.tolist() for row in store] == before
-    assert store.unknown_letters(0).tolist() == []  # none was needed
 
 
 def test_open_maps_and_does_not_copy(folder: Path) -> None:
@@ -157,12 +144,6 @@ def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:
     assert train.vocabulary == WORDS
     assert (train.tokens_per_user, train.path) == (6, folder)
     assert int(train.lengths(np.arange(train.users)).sum()) == facts["splits"]["train"]["tokens"]
-
-
-def test_a_store_that_does_not_say_where_its_words_are_from_declared_them_public(folder: Path) -> None:
-    """Stores made before this was written down."""
-    edit_facts(folder, without=("vocabulary", "files", "checksum"))
-    assert Store.open(folder).vocabulary_source == {"source": "declared"}
 
 
 def test_an_empty_test_split_can_be_opened(tmp_path: Path) -> None:
@@ -204,7 +185,7 @@ def edit_facts(folder: Path, *, without: tuple[str, ...] = (), **changes: object
         (lambda f: edit_facts(f, vocabulary="mine"), "damaged"),
         (lambda f: (f / "vocabulary.txt").unlink(), r"damaged \(vocabulary.txt is missing\)"),
         (lambda f: Vocabulary.from_words(["one"]).save(f / "vocabulary.txt"), "vocabulary.txt is not the file"),
-        (lambda f: edit_facts(f, format=3), "has store format 3, not 1"),
+        (lambda f: edit_facts(f, format=3), "it has format 3, not 1"),
     ],
 )
 def test_damage_is_told_in_one_line(folder: Path, damage, message: str) -> None:
@@ -277,34 +258,19 @@ def test_a_fact_of_another_kind_is_named(folder: Path, name: str, value: object)
         Store.open(folder)
 
 
-def test_a_store_of_before_there_were_hashes_is_read(folder: Path) -> None:
-    edit_facts(folder, without=("files", "checksum"))
-    assert Store.open(folder).users
+@pytest.mark.parametrize("name", ["files", "people", "owners_per_record", "every_record_is_a_user", "vocabulary"])
+def test_a_fact_that_is_missing_is_damage(folder: Path, name: str) -> None:
+    edit_facts(folder, without=(name,))
+    with pytest.raises(SottoError, match=r"store\.json: "):
+        Store.open(folder)
 
 
 @pytest.mark.parametrize("check", [True, False])
 def test_a_file_that_the_store_does_not_name_is_not_read(folder: Path, check: bool) -> None:
-    others = Store.from_users([[3, 3]], Store.open(folder).vocabulary)
-    save_arrays(folder / "train.npz", others.rows)
-    assert Store.open(folder, check=check).users > 1
-    (folder / "train.arrow").unlink()
-    with pytest.raises(SottoError, match=r"train\.npz is not among the files that store\.json names"):
+    files = json.loads((folder / "store.json").read_text())["files"]
+    edit_facts(folder, files={name: sha256 for name, sha256 in files.items() if name != "train.arrow"})
+    with pytest.raises(SottoError, match=r"train\.arrow is not among the files that store\.json names"):
         Store.open(folder, check=check)
-
-
-def test_a_machine_without_pyarrow_opens_a_store_by_its_arrays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mapped = {split: [row.tolist() for row in Store.open(folder, split)] for split in ("train", "test")}
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(SottoError, match="write_arrays"):
-        Store.open(folder)
-    monkeypatch.undo()
-    write_arrays(folder)
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert {split: [row.tolist() for row in Store.open(folder, split)] for split in mapped} == mapped
-    monkeypatch.undo()
-    for split in mapped:  # nor need the Arrow files travel
-        (folder / f"{split}.arrow").unlink()
-    assert {split: [row.tolist() for row in Store.open(folder, split)] for split in mapped} == mapped
 
 
 def names_of(users: list[str]) -> set[int]:
@@ -313,7 +279,7 @@ def names_of(users: list[str]) -> set[int]:
 
 
 def test_a_users_number_follows_from_the_id_alone(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    """Mapped over several batches, as plain arrays, and collected in memory."""
+    """Mapped over several batches, written again, and collected in memory."""
     everybody = names_of([f"u{number}" for number in range(40)])
     train, test = (Store.open(folder, split).names.tolist() for split in ("train", "test"))
     assert len(train) + len(test) == 40
@@ -327,10 +293,10 @@ def test_a_users_number_follows_from_the_id_alone(folder: Path, tmp_path: Path, 
     mapped = Store.open(tmp_path / "batches")
     assert len(mapped.rows.batches) > 1
     assert set(mapped.names.tolist()) == set(train) & names_of([f"u{number}" for number in range(30)])
-    write_arrays(tmp_path / "batches")
-    shutil.move(tmp_path / "batches" / "train.arrow", tmp_path / "away")
-    assert Store.open(tmp_path / "batches").names.tolist() == mapped.names.tolist()
-    assert Store.open(tmp_path / "batches").names_fingerprint == mapped.names_fingerprint
+    (tmp_path / "again").mkdir()
+    write_store(tmp_path / "again", mapped, Store.open(tmp_path / "batches", "test"))
+    assert Store.open(tmp_path / "again").names.tolist() == mapped.names.tolist()
+    assert Store.open(tmp_path / "again").names_fingerprint == mapped.names_fingerprint
     assert Store.open(folder).names_fingerprint != mapped.names_fingerprint
 
 

@@ -27,7 +27,7 @@ def test_specials_words_and_what_is_typed_are_told_apart(tokenizer: Tokenizer) -
 
 
 def test_the_specials_of_words_are_the_first_ids() -> None:
-    """Stores and models of earlier versions depend on it."""
+    """Stores and models depend on it."""
     assert WORDS.specials == Specials(bos=0, eos=1, unk=2)
     assert np.all(np.flatnonzero(WORDS.word_mask) >= Vocabulary.frame_size)
 

@@ -11,7 +11,7 @@ pytest.importorskip("flwr")
 
 from masked_fleets import membership
 from sottovoce.federation import keys
-from sottovoce.federation.members import BY_DEVICE, MEMBERS, KnownMember, Members
+from sottovoce.federation.members import BY_DEVICE, BY_SERVER, MEMBERS, KnownMember, Members
 from sottovoce_evidence.errors import SottoError
 
 
@@ -21,7 +21,7 @@ def members(tmp_path) -> Members:
     for folder in folders:
         folder.mkdir()
     ann, bob = map(keys.write_node_key, folders)
-    return Members("f1", {"clinic": KnownMember(250, ann, BY_DEVICE), "bob": KnownMember(1, bob)})
+    return Members("f1", {"clinic": KnownMember(250, ann, BY_DEVICE), "bob": KnownMember(1, bob, BY_SERVER)})
 
 
 def test_a_list_is_read_as_it_was_written(members, tmp_path):
@@ -57,6 +57,7 @@ def test_a_list_that_is_missing_damaged_or_of_another_version_is_refused(members
     wrong = [
         {**good, "members": {**good["members"], "eve": bob}},  # two with one key: one of them signs for both
         {**good, "members": {"bob": {**bob, "users": 0}}},
+        {**good, "members": {"bob": {"users": 1, "public_key": bob["public_key"]}}},
         {**good, "members": {"bob": {**bob, "users": True}}},
         {**good, "members": {"bob": {**bob, "public_key": "ssh-ed25519 AAAA"}}},
         {**good, "members": {"bob": {**bob, "made_by": "nobody"}}},

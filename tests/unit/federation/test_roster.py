@@ -134,12 +134,3 @@ def test_a_device_gets_another_key_and_its_users_keep_their_places(tmp_path):
         federate.rekey(tmp_path / "f", "phone", public)
     with pytest.raises(SottoError, match="'cafe' is not registered"):
         federate.rekey(tmp_path / "f", "cafe", public)
-
-
-def test_the_keys_of_an_earlier_roster_were_made_by_the_server(tmp_path):
-    create(tmp_path / "f", ("phone", 1))
-    facts = json.loads((tmp_path / "f" / "roster.json").read_text())
-    for member in facts["members"]:
-        del member["made_by"]
-    (tmp_path / "f" / "roster.json").write_text(json.dumps(facts))
-    assert Roster.open(tmp_path / "f").listed.made_by_server == ["phone"]

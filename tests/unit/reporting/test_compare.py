@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from builders import BASELINES, figures, make_record, make_statement, sections, text_of
 
+from made_audits import audit_files
 from sottovoce.audit.results import Audits
 from sottovoce.reporting.compare import Compared, Comparison, render_comparison
 from sottovoce.reporting.draw.style import short
 from sottovoce.reporting.findings import HIDDEN, findings
 from sottovoce.runs.baselines import Baselines, Score
 
-ATTACK = {"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8, "tprs": {}}], "weights": None}
-AUDITS = Audits.from_json({"membership": ATTACK})
+ATTACK = {"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8}]}
+AUDITS = Audits.from_json(audit_files({"membership": ATTACK}))
 SPREAD = {"top1_p5": 0.0512, "top1_p25": 0.1, "top1_p50": 0.15, "top1_p75": 0.2, "top1_p95": 0.3}
 
 

@@ -10,14 +10,19 @@ from typing import Any
 import pytest
 from builders import figures, make_evidence, make_statement, sections, text_of
 
+from made_audits import audit_files
 from sottovoce.audit.results import AUDITS, Audits
 from sottovoce.reporting.draw.lanes import Lane, draw_number_line
 from sottovoce.reporting.findings import HIDDEN, NOT_RUN, findings, lanes_of, public
 from sottovoce.reporting.report import OtherRun, render
+from sottovoce_evidence.errors import DamagedRun
 
 RATE = {"fpr": 0.001, "tpr": 0.0432, "low": 0.03, "high": 0.06, "false_alarms": 0, "fpr_at_most": 0.01, "too_few": True}
 FOUND: dict[str, Any] = {
-    "rounds": {"shown": 0.4444, "claimed": 1.357, "confidence": 0.95, "delta": 0.001, "contradicted": False},
+    "rounds": {
+        "shown": 0.4444, "claimed": 1.357, "confidence": 0.95, "delta": 0.001, "contradicted": False,
+        "claimed_multiplier": 1.5, "shown_multiplier": 2.5, "would_notice": 0.75,
+    },
     "tails": {
         "epsilon": 0.4321, "delta": 1e-5, "note": "an estimate from sampled texts, not a guarantee", "words": 10,
         "round": 5, "level": 0.05, "rejected": 1, "pairs": [{}, {}], "about": "twins share their noise",
@@ -38,9 +43,9 @@ FOUND: dict[str, Any] = {
 OWNERS = ("0.432", "1.23", "0.679", "0.512", "not Pareto", "300 users in")  # figures of the owner's alone
 
 
-def rows(audits: dict[str, Any], private: bool = True, weights: str | None = None, **more: Any):
-    found = Audits.from_json(audits, weights)
-    return {row.key: row for row in findings(make_statement(private=private), found, **more)}
+def rows(audits: dict[str, Any], private: bool = True, weights: str = "", **more: Any):
+    found = Audits.from_json(audit_files(audits), weights)
+    return {row.audit: row for row in findings(make_statement(private=private), found, **more)}
 
 
 def test_what_was_not_run_is_a_row_with_the_command_that_runs_it():
@@ -57,7 +62,10 @@ def test_what_was_found_is_told_with_what_it_is():
     assert [(row.kind, row.result) for row in found.values()] == [
         ("upper bound", "ε ≤ 4.63 at δ = 1e-6"),
         ("lower bound", "ε ≥ 1.23 at δ = 1e-6, 95% confidence"),
-        ("lower bound", "ε ≥ 0.444 at δ = 0.001, 95% confidence"),
+        (
+            "lower bound",
+            "ε ≥ 0.444 at δ = 0.001, 95% confidence; noise of at most 2.5 times the sensitivity, claimed: 1.5",
+        ),
         ("estimate", "ε ≈ 0.432 at δ = 1e-5"),
         ("measured", "7.8 bits"),
         ("measured", "AUC 0.679 (0.610 to 0.740)"),
@@ -108,19 +116,22 @@ def test_an_audit_of_other_weights_is_out_of_date():
 
 
 @pytest.mark.parametrize("name", AUDITS)
-def test_an_audit_that_lacks_figures_is_still_a_row(name):
-    assert len(rows({name: {"note": "written by another version"}})) == 6
+def test_an_audit_that_lacks_figures_is_damaged(name):
+    with pytest.raises(DamagedRun, match=rf"audit/{name}\.json is damaged .*run `sotto audit {name}` again"):
+        Audits.from_json({name: {"note": "no figures"}})
 
 
 def test_attacks_on_people_stay_out_of_what_is_public():
     """A page that is not internal must not show them, nor that they were run, though it was handed them."""
-    evidence = make_evidence(findings=tuple(findings(make_statement(), Audits.from_json(FOUND))))
+    evidence = make_evidence(findings=tuple(findings(make_statement(), Audits.from_json(audit_files(FOUND)))))
     page = text_of(render(evidence))
     assert not [figure for figure in OWNERS if figure in page]
     assert [row.result for row in public(evidence.findings)].count(HIDDEN) == 3
     assert "ε ≥ 0.444" in page  # rounds of made-up users, with the model that is released
     assert "7.8 bits" in page  # canaries in that model
-    untouched = make_evidence(findings=tuple(findings(make_statement(), Audits.from_json({"rounds": FOUND["rounds"]}))))
+    untouched = make_evidence(
+        findings=tuple(findings(make_statement(), Audits.from_json(audit_files({"rounds": FOUND["rounds"]}))))
+    )
     hidden = [row for row in public(untouched.findings) if row.result == HIDDEN]
     assert hidden == [row for row in public(evidence.findings) if row.result == HIDDEN]
     internal = render(make_evidence(findings=evidence.findings, diagnostics=[]))
@@ -130,7 +141,7 @@ def test_attacks_on_people_stay_out_of_what_is_public():
 
 def test_what_a_copy_showed_is_the_owners():
     copy = {"canaries": {**FOUND["canaries"], "itself": False}}
-    page = render(make_evidence(findings=tuple(findings(make_statement(), Audits.from_json(copy)))))
+    page = render(make_evidence(findings=tuple(findings(make_statement(), Audits.from_json(audit_files(copy))))))
     assert "7.8 bits" not in page
     assert page.count(f'<td class="quiet">{HIDDEN}</td>') == 4
 
@@ -143,7 +154,7 @@ def test_a_page_without_findings_has_the_rows():
 
 
 def test_the_table_is_plain_json():
-    told = [row.to_json() for row in findings(make_statement(), Audits.from_json(FOUND))]
+    told = [row.to_json() for row in findings(make_statement(), Audits.from_json(audit_files(FOUND)))]
     assert json.loads(json.dumps(told, allow_nan=False)) == told
     attack = told[-1]["found"]["attacks"][1]
     assert (attack["attack"], attack["auc"], attack["rates"]) == ("references, offline", 0.6789, [RATE])
@@ -153,7 +164,7 @@ def test_the_table_is_plain_json():
 
 
 def test_the_picture_has_a_lane_for_all_that_has_an_epsilon():
-    lanes = lanes_of(findings(make_statement(), Audits.from_json(FOUND)))
+    lanes = lanes_of(findings(make_statement(), Audits.from_json(audit_files(FOUND))))
     assert lanes == [
         Lane("Proved: the run, any user in it", at_most=4.6231),
         Lane("One run, canary users", at_most=4.7, at_least=1.2345),

@@ -44,7 +44,7 @@ def test_the_page_says_what_its_epsilon_means():
     text = " ".join(found.paragraphs)
     assert "by at most 103, which is e^4.63" in text
     assert "δ = 1e-6: with a probability of at most this, the bound may not hold." in text
-    assert [bar.shown for bar in found.bars] == ["50%", "≤ 99.04%"]  # version 0.1 does not list what was charged
+    assert [bar.shown for bar in found.bars] == ["50%", "≤ 99.04%"]
     event = SampledGaussian(noise_multiplier=0.8125, user_rate=0.01, sampling="poisson")
     bars = meaning_of(make_statement(charged=((event, 60),))).bars
     assert 0.5 < bars[1].share < 0.6 < bars[2].share

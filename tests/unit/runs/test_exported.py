@@ -50,8 +50,8 @@ LIES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "a path for a graph": (lambda m: m["graphs"]["step"].update(NOTES), "is no name"),
     "a graph of another name": (lambda m: m["graphs"].update({"../x": {"file": "../x.onnx"}}), "is no name"),
     "words for a name": (lambda m: m["vocabulary"].update(file=["vocabulary.txt"]), "holds no whole export"),
-    "no hash, as in version 0.1": (lambda m: m["vocabulary"].pop("sha256"), "holds no whole export"),
-    "no name, as in version 0.1": (lambda m: m.update(vocabulary={"size": 4}), "holds no whole export"),
+    "no hash": (lambda m: m["vocabulary"].pop("sha256"), "holds no whole export"),
+    "no name": (lambda m: m.update(vocabulary={"size": 4}), "holds no whole export"),
 }
 
 

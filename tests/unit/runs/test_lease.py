@@ -90,15 +90,6 @@ def test_a_copy_whose_ledger_is_older_than_its_token_is_a_stranger(folders):
     assert not Lease(folder, store).acquire(LEDGER)
 
 
-def test_tokens_of_before_they_named_a_line_hold(folders):
-    folder, store = folders
-    token = "c" * 32
-    for path in (folder / "holder", folder / "holder.next", store / "holders" / Lease(folder, store).name):
-        path.write_text(token)
-    assert Lease(folder, store).renew(LEDGER)
-    assert (folder / "holder").read_text().endswith(LEDGER.last_check)
-
-
 @pytest.mark.parametrize("name", ["holder.name", "holder"])
 @pytest.mark.parametrize(
     "damage", [b"\xff" * 32, b"../" * 12, b"\0" * 40, b""], ids=["bytes", "a path", "NUL", "empty"]

@@ -41,9 +41,9 @@ class Base(Facts):
     top1: float  # on public text that was held out
     perplexity: float
     files: dict[str, str]
-    trained_on: str = PUBLIC
-    language: str | None = None  # a code such as "en"
-    longest_recited: int | None = None  # words of its text in a row, after 1,000 beginnings of lines
+    trained_on: str
+    language: str | None  # a code such as "en"
+    longest_recited: int | None  # words of its text in a row, after 1,000 beginnings of lines
 
     def fits(self, kind: str, settings: Mapping[str, Any], words: str) -> bool:
         """Can a model of these settings, over a vocabulary of this fingerprint, take its weights?"""

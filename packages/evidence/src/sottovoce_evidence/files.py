@@ -49,7 +49,7 @@ def to_json_number(value: float) -> JsonNumber:
 
 
 def from_json_number(value: JsonNumber, *, null: float = math.nan) -> float:
-    """Read what `to_json_number` wrote. Fields that once wrote null for infinity are read with `null=math.inf`."""
+    """Read what `to_json_number` wrote. Of a field that has null for infinity, `null` is `math.inf`."""
     if isinstance(value, bool) or (isinstance(value, str) and value not in (INFINITY, f"-{INFINITY}")):
         raise ValueError(f"{value!r} is not a number")
     return null if value is None else float(value)
@@ -93,7 +93,7 @@ class Facts:
 
     @classmethod
     def from_json(cls, values: Json) -> Self:
-        """Of a JSON object, what there are fields for: a file of another version may hold more, or less."""
+        """Of a JSON object, what there are fields for. A TypeError where one that has no default is missing."""
         kinds = get_type_hints(cls)
         known = [each for each in fields(cls) if _key(each) in values]
         return cls(**{each.name: _read(kinds[each.name], values[_key(each)], _null(each)) for each in known})
@@ -122,7 +122,7 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
 
 
 def in_file(key: str = "", *, null: float = math.nan) -> Json:
-    """The metadata of a field that is called `key` in files, or for which earlier versions wrote null for a number."""
+    """The metadata of a field that is called `key` in files, or in which null stands for another number than NaN."""
     return {"key": key, "null": null}
 
 

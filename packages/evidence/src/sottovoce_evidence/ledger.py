@@ -23,7 +23,7 @@ from sottovoce_evidence.hash_chain import Chain, chained, damaged, readable
 
 log = logging.getLogger("sottovoce.ledger")
 
-RUN = 2  # the format of a run's ledger
+RUN = 1  # the format of a run's ledger
 RELEASE = "release"  # the format of a release's ledger
 PREPARATION = "prepare"  # in place of a run's name, where a store was charged for its vocabulary
 COUNT = "count"  # the same, for a noisy number of its users
@@ -247,16 +247,17 @@ def read_ledger(path: Path) -> LedgerContents:
     if not chain.lines:
         raise SottoError(f"{path} holds no charge; give the ledger.jsonl of a run, a store or a release, or its folder")
     first, count = chain.lines[0], len(chain.lines) - 1
+    with readable(path, 1):
+        run, written = str(first["run"]), first["charges"] if first.get("ledger") == RELEASE else count
     if "ledger" not in first:
         kind, charges = "store", _charges(chain)
     elif first["ledger"] == RELEASE:
-        kind, charges = RELEASE, _charges(chain, {"run": "", **first})
-        if first.get("charges", count) != count:
-            raise damaged(f"{path} was written with {first['charges']} charges and has {count}")
+        kind, charges = RELEASE, _charges(chain, first)
+        if written != count:
+            raise damaged(f"{path} was written with {written} charges and has {count}")
     else:
-        run = str(first.get("run", ""))
         kind, charges = "run", [(run, event, count) for event, count in Ledger(chain).spent()]
-    runs = tuple(dict.fromkeys(run for run, _, _ in charges)) or (str(first.get("run", "")),)
+    runs = tuple(dict.fromkeys(run for run, _, _ in charges)) or (run,)
     return LedgerContents(path, kind, runs, _of_trained(charges), _of_held_out(charges), chain.lines, chain.notes)
 
 

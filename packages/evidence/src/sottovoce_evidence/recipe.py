@@ -188,9 +188,6 @@ class Privacy:
 
 SEPARATION_KEYS = ("min_separation", "participations")
 CORRELATION_KEYS = ("noise", "noise_bands", "noise_buffers", "noise_coefficients", "noise_decays")
-# Keys that the first version did not have, by the version that added them: a recipe that does not use those of a
-# version keeps its hash.
-_ADDED_LATER = ((*SEPARATION_KEYS, *CORRELATION_KEYS), ("examples_per_user",))
 
 
 @dataclass(frozen=True)
@@ -363,18 +360,10 @@ class Recipe:
         return Recipe.from_dict(values, "--set")
 
     def to_dict(self) -> dict[str, Json]:
-        sections = dataclasses.asdict(self)
-        if self.audit == Audit():
-            del sections["audit"]  # a recipe without canaries keeps its hash, and a seeded run its keys
-        if self.federation == Federation():
-            del sections["federation"]  # the same
-        for keys in _ADDED_LATER:
-            if all(sections["privacy"][key] == getattr(Privacy(), key) for key in keys):
-                for key in keys:  # the same
-                    del sections["privacy"][key]
+        """Every section, with every key that is set: what another version takes for granted changes nothing."""
         return {
             section: {key: value for key, value in keys.items() if value is not None}
-            for section, keys in sections.items()
+            for section, keys in dataclasses.asdict(self).items()
         }
 
     def to_toml(self) -> str:

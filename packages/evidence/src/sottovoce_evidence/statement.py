@@ -166,22 +166,22 @@ class Registered(Facts):
 class CanarySummary(Facts):
     """Made-up users among the trained ones, as a statement describes them."""
 
-    users: int = 0
-    secrets: int = 0
-    holders: int = 0
-    registry: str = ""  # a hash
+    users: int
+    secrets: int
+    holders: int
+    registry: str  # a hash
 
 
 @dataclass(frozen=True)
 class ExposurePoint(Facts):
     """Of a curve of exposure against repetitions: the secrets that `holders` users held."""
 
-    holders: int = 0
-    secrets: int = 0
-    least: float = math.nan
-    median: float = math.nan
-    largest: float = math.nan
-    extracted: int = 0
+    holders: int
+    secrets: int
+    least: float
+    median: float
+    largest: float
+    extracted: int
 
 
 @dataclass(frozen=True)

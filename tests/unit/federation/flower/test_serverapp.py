@@ -13,6 +13,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from sottovoce.federation import keys
 from sottovoce.federation.flower import serverapp
+from sottovoce.federation.members import BY_SERVER
 from sottovoce.federation.roster import Member
 
 
@@ -44,7 +45,7 @@ def members(tmp_path) -> list[Member]:
     made = []
     for number, name in enumerate(("phone", "clinic")):
         (tmp_path / name).mkdir()
-        made.append(Member(name, number, 1, keys.write_node_key(tmp_path / name)))
+        made.append(Member(name, number, 1, keys.write_node_key(tmp_path / name), BY_SERVER))
     return made
 
 

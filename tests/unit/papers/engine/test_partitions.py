@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sottovoce.data.store import Store, write_in_arrays
+from sottovoce.data.store import Store, write_store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.papers.engine.partitions import NODES, PIECES, as_plain_text, penn_treebank, pool_users
@@ -41,13 +41,11 @@ def people(tmp_path):
     letters = [[], [7], []]
     folder = tmp_path / "store"
     folder.mkdir()
-    write_in_arrays(
-        folder, Store.from_users(users, WORDS, 5, letters), Store.from_users(users[1:], WORDS, 6, letters[1:])
-    )
+    write_store(folder, Store.from_users(users, WORDS, 5, letters), Store.from_users(users[1:], WORDS, 6, letters[1:]))
     return folder
 
 
-def test_a_store_of_arrays_is_a_store_like_any_other(people):
+def test_a_store_that_is_written_is_a_store_like_any_other(people):
     train, test = Store.open(people), Store.open(people, "test")
     assert (train.users, test.users, train.tokens_per_user, train.people) == (3, 2, 6, True)
     assert train[1].tolist() == [BOS, 41, UNK, EOS]

@@ -176,5 +176,5 @@ def test_published_results_are_of_the_recipes_their_trials_make_today():
         trial = trials[outcome.name]
         users = outcome.facts["users"] if trial.corpus.compared_on_users else 7818
         made = trial.recipe(Recipe.load("mcmahan2018"), GPU, users=users, store="", seed=outcome.seed)
-        made = made.replace(model={"initial": None})  # results of before do not say "none"
+        made = made.replace(model={"initial": None})  # no path is published
         assert Recipe.from_dict(outcome.recipe) == resolve(made), file.name

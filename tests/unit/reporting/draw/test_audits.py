@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from made_audits import made
 from sottovoce.audit.membership import evaluate_attack
 from sottovoce.audit.results import CanariesResult, ExposurePoint, OtherCurve
 from sottovoce.audit.tails import fit_tail
@@ -40,13 +41,13 @@ def test_attacks_are_drawn():
 
 
 def test_exposure_is_drawn_against_holders_and_with_other_runs_against_epsilon():
-    alone = CanariesResult(claimed=math.inf, curve=CURVE)
+    alone = made(CanariesResult, claimed=math.inf, curve=CURVE)
     assert is_png(draw_exposure(alone))
     others = (OtherCurve("a", 2.0, CURVE), OtherCurve("b", 8.0, CURVE[:1]))
-    both = draw_exposure(CanariesResult(claimed=math.inf, curve=CURVE, others=others))
+    both = draw_exposure(made(CanariesResult, claimed=math.inf, curve=CURVE, beside=others))
     assert is_png(both)
     assert len(both or b"") > len(draw_exposure(alone) or b"")
 
 
 def test_without_secrets_there_is_nothing_to_draw():
-    assert draw_exposure(CanariesResult(claimed=1.0)) is None
+    assert draw_exposure(made(CanariesResult, claimed=1.0)) is None

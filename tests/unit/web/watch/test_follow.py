@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import prepare_demo
-from sottovoce.data.store import Store, mark_as_practice, write_in_arrays
+from sottovoce.data.store import Store, mark_as_practice, write_store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.privacy.bounded_sums import BoundedSums
 from sottovoce.runs.baselines import Baselines, Score
@@ -343,7 +343,7 @@ def test_baselines_are_sent_once_they_are_whole(run: Path) -> None:
 def test_a_practice_is_told_from_a_run_on_people(run: Path, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     nobody = Store.from_users([], Vocabulary.from_tokens(["a", "b"]), tokens_per_user=2)
-    write_in_arrays(tmp_path / "store", nobody, nobody)
+    write_store(tmp_path / "store", nobody, nobody)
     (run / "recipe.toml").write_text(RECIPE.replace("demo:20", f"{tmp_path / 'store'}"))
     assert describe_run("run", RunFolder(run))["practice"] is False
     mark_as_practice(tmp_path / "store")

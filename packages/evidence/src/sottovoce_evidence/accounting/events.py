@@ -423,10 +423,6 @@ class Covered(Event):
         if self.relation not in (ADDED, REPLACED):
             raise SettingError(f"{{relation!r}} must be {ADDED} or {REPLACED}", relation=self.relation)
 
-    def to_json(self) -> dict[str, Any]:
-        """Without the relation where it is the one that all ledgers of before mean."""
-        return {name: value for name, value in super().to_json().items() if (name, value) != ("relation", REPLACED)}
-
     def gaussians(self) -> tuple[SampledGaussian, ...]:
         return ()
 

@@ -49,11 +49,6 @@ class Registry(Facts):
     def digest(self) -> str:
         return hashlib.sha256(json.dumps(super().to_json(), sort_keys=True).encode()).hexdigest()[:16]
 
-    def is_in(self, written: Json) -> bool:
-        """Is this the registry of a file, with no other word in it? What it is about had other words once."""
-        about = str(written.get("about")).replace("planted on top of", "added to")
-        return {**written, "about": about} == self.to_json()
-
     def to_json(self) -> Json:
         return {"registry": 1, "about": _ABOUT, **super().to_json()}
 

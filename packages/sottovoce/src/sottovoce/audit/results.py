@@ -1,18 +1,14 @@
-"""What audits find, as the files in RUN/audit hold it. Reading them needs no jax.
-
-Files of other versions may lack fields: a number is then NaN, and a text is empty.
-"""
+"""What audits find, as the files in RUN/audit hold it. Reading them needs no jax."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from sottovoce_evidence.files import Facts, Json, in_file
+from sottovoce_evidence.errors import DamagedRun
+from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.statement import CanarySummary, ExposurePoint
-
-NO_CANARIES = CanarySummary()
 
 
 @dataclass(frozen=True)
@@ -28,62 +24,58 @@ class Proved(Facts):
 class RoundsResult(Facts):
     """Single rounds with and without one canary user: is their noise what is claimed?"""
 
-    run: str = ""
-    weights: str | None = None
-    rounds: int = 0
-    round: int = 0
-    claimed: float = math.nan
-    shown: float = math.nan
-    delta: float = math.nan
-    confidence: float = math.nan
-    contradicted: bool | None = None
-    claimed_multiplier: float = math.nan  # version 0.1 measured no noise
-    shown_multiplier: float = math.nan
-    would_notice: float = math.nan
-    most: float = math.nan
-    judged: int = 0
-    correct: int = 0
-    relative_norm: float = field(default=math.nan, metadata=in_file("reach"))
-    relation: str | None = None
-    note: str = ""
-
-    @property
-    def measured_noise(self) -> bool:
-        return math.isfinite(self.claimed_multiplier) and not math.isnan(self.shown_multiplier)
+    run: str
+    weights: str
+    rounds: int
+    round: int
+    claimed: float
+    shown: float
+    delta: float
+    confidence: float
+    contradicted: bool
+    claimed_multiplier: float
+    shown_multiplier: float
+    would_notice: float
+    most: float
+    judged: int
+    correct: int
+    reach: float  # the norm of the canary's update, as a share of the clip norm
+    relation: str | None
+    note: str
 
 
 @dataclass(frozen=True)
 class TailPair(Facts):
     """One direction of a pair of models: the tail of c(s) over texts that one of the two wrote."""
 
-    pair: str = ""
-    texts_of: str = ""
-    texts: int = 0
-    k: int = 0
-    log_start: float = math.nan
-    alpha: float = math.nan
-    constant: float = math.nan
-    statistic: float = math.nan
-    p_value: float = math.nan
-    rejected: bool = False
-    epsilon: float = math.nan
+    pair: str
+    texts_of: str
+    texts: int
+    k: int
+    log_start: float
+    alpha: float
+    constant: float
+    statistic: float
+    p_value: float
+    rejected: bool
+    epsilon: float
 
 
 @dataclass(frozen=True)
 class TailsResult(Facts):
     """Models with and without a user: an estimate of ε."""
 
-    run: str = ""
-    round: int = 0
-    epsilon: float = math.nan
-    delta: float = math.nan
-    note: str = "an estimate"
-    proved: Proved | None = None
-    about: str = ""
-    words: int = 0
-    level: float = math.nan
-    rejected: int = 0
-    pairs: tuple[TailPair, ...] = ()
+    run: str
+    round: int
+    epsilon: float
+    delta: float
+    note: str
+    proved: Proved
+    about: str
+    words: int
+    level: float
+    rejected: int
+    pairs: tuple[TailPair, ...]
 
 
 @dataclass(frozen=True)
@@ -93,23 +85,23 @@ class Exposure(Facts):
     A model that knows nothing of a secret exposes it by t bits with chance 2^-t.
     """
 
-    text: str = ""
-    holders: int = 0
-    bits: float = math.nan
-    most: float = math.nan
-    rank: int = 0
-    references: int = 0
-    whole_space: bool = False  # all that could stand there were ranked; else heads were drawn, with every last word
-    extracted: bool = False  # is it among what a beam search finds after its prefix?
+    text: str
+    holders: int
+    bits: float
+    most: float
+    rank: int
+    references: int
+    whole_space: bool  # all that could stand there were ranked; else heads were drawn, with every last word
+    extracted: bool  # is it among what a beam search finds after its prefix?
 
 
 @dataclass(frozen=True)
 class OtherCurve(Facts):
     """The exposure curve of another run."""
 
-    run: str = ""
-    epsilon: float = math.inf
-    curve: tuple[ExposurePoint, ...] = ()
+    run: str
+    epsilon: float
+    curve: tuple[ExposurePoint, ...]
 
 
 @dataclass(frozen=True)
@@ -117,15 +109,15 @@ class Guesses(Facts):
     """A lower bound on ε from guesses about who was in; `most` is what perfect guesses would show.
 
     `noise` is the share of the claimed noise that the guesses leave possible, and `by_curve` the ε of the run with so
-    much noise. Versions before 0.3 did not test the curve.
+    much noise; both NaN where the run claims none.
     """
 
-    shown: float = math.nan
-    correct: int = 0
-    guesses: int = 0
-    most: float = math.nan
-    noise: float = math.nan
-    by_curve: float = math.nan
+    shown: float
+    correct: int
+    guesses: int
+    most: float
+    noise: float
+    by_curve: float
 
 
 @dataclass(frozen=True)
@@ -135,11 +127,11 @@ class OneRunResult(Facts):
     `weights` are from the released weights and those at the start, `model` from what the model predicts.
     """
 
-    canaries: int = 0
-    shown: float = math.nan
-    rounds: Guesses = Guesses()
-    model: Guesses = Guesses()
-    weights: Guesses | None = None  # None: versions before 0.3, or the start is not known any more
+    canaries: int
+    shown: float
+    rounds: Guesses
+    model: Guesses
+    weights: Guesses | None  # None where the start is not known any more
 
     @property
     def attacks(self) -> dict[str, Guesses]:
@@ -160,22 +152,22 @@ class CanariesResult(Facts):
     `itself`: the canaries are in the audited model. Otherwise a copy with canaries was trained for the audit.
     """
 
-    run: str = ""
-    weights: str | None = None
-    round: int = 0
-    of: str = ""
-    itself: bool = False
-    canaries: CanarySummary = NO_CANARIES
-    delta: float = math.nan
-    confidence: float = math.nan
-    claimed: float = math.nan
-    shown: float = math.nan
-    contradicted: bool | None = None
-    one_run: OneRunResult | None = None
-    exposure: tuple[Exposure, ...] = ()
-    curve: tuple[ExposurePoint, ...] = ()
-    others: tuple[OtherCurve, ...] = field(default=(), metadata=in_file("beside"))
-    note: str = ""
+    run: str
+    weights: str
+    round: int
+    of: str
+    itself: bool
+    canaries: CanarySummary
+    delta: float
+    confidence: float
+    claimed: float
+    shown: float
+    contradicted: bool
+    one_run: OneRunResult | None
+    exposure: tuple[Exposure, ...]
+    curve: tuple[ExposurePoint, ...]
+    beside: tuple[OtherCurve, ...]
+    note: str
 
 
 @dataclass(frozen=True)
@@ -195,29 +187,29 @@ class Rate(Facts):
 class AttackResult(Facts):
     """How well one attack distinguishes in users from out users: AUC with its interval, and the ROC curve."""
 
-    name: str = field(default="", metadata=in_file("attack"))
-    auc: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    rates: tuple[Rate, ...] = ()
-    roc: tuple[tuple[float, float], ...] = ()  # shares of out users and of in users
+    attack: str
+    auc: float
+    low: float
+    high: float
+    rates: tuple[Rate, ...]
+    roc: tuple[tuple[float, float], ...]  # shares of out users and of in users
 
 
 @dataclass(frozen=True)
 class MembershipResult(Facts):
     """Attacks that distinguish users to train on from users held out."""
 
-    run: str = ""
-    weights: str | None = None
-    round: int = 0
-    in_users: int = 0
-    out_users: int = 0
-    rounds_a_user: float = math.nan
-    references: int = 0
-    confidence: float = 0.95
-    attacks: tuple[AttackResult, ...] = ()
-    proved: Proved | None = None
-    note: str = ""
+    run: str
+    weights: str
+    round: int
+    in_users: int
+    out_users: int
+    rounds_a_user: float
+    references: int
+    confidence: float
+    attacks: tuple[AttackResult, ...]
+    proved: Proved
+    note: str
 
 
 _KINDS = {"rounds": RoundsResult, "tails": TailsResult, "canaries": CanariesResult, "membership": MembershipResult}
@@ -235,13 +227,21 @@ class Audits:
     outdated: frozenset[str] = frozenset()  # those of an earlier model
 
     @staticmethod
-    def from_json(files: dict[str, Json | None], weights: str | None = None) -> Audits:
-        """From the files of audits. One of other `weights` than the run has now is out of date."""
+    def from_json(files: dict[str, Json | None], weights: str = "") -> Audits:
+        """From the files of audits. One of other `weights` than the run has now is out of date.
+
+        Raises:
+            DamagedRun: a file is not as its audit wrote it.
+        """
         found: dict[str, Any] = {}
         outdated = set()
         for name, values in files.items():
-            if values is not None and values.get("weights") in (None, weights):
-                found[name] = _KINDS[name].from_json(values)
+            if values is not None and values.get("weights", weights) == weights:  # that of tails names none
+                try:
+                    found[name] = _KINDS[name].from_json(values)
+                except (ValueError, TypeError, AttributeError) as error:
+                    what = f"audit/{name}.json is damaged ({error})"
+                    raise DamagedRun(what, f"run `sotto audit {name}` again") from None
             elif values is not None:
                 outdated.add(name)
         return Audits(**found, outdated=frozenset(outdated))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
 from sottovoce.cli.display import least_epsilon, print_json, print_rows, progress_of_steps, shown_epsilon
-from sottovoce.cli.options import Json, Run, Strings, log, option
-from sottovoce_evidence.errors import SottoError, count_of, plain_number, plural
+from sottovoce.cli.options import Json, Run, Strings, option
+from sottovoce_evidence.errors import count_of, plain_number, plural
 from sottovoce_evidence.files import Facts
 
 if TYPE_CHECKING:
@@ -28,22 +28,6 @@ app = cyclopts.App(
 )
 
 
-def modern(arguments: Sequence[str]) -> list[str]:
-    """The old spelling of an audit in the new one: `audit RUN --tails` is `audit tails RUN`. It prints a hint."""
-    arguments = list(arguments)
-    if arguments[:1] != ["audit"] or (arguments[1:2] and arguments[1] in ATTACKS):
-        return arguments
-    named = [attack for attack in ATTACKS if any(part.split("=")[0] == f"--{attack}" for part in arguments)]
-    if not named:
-        return arguments
-    if len(named) > 1:
-        raise SottoError(f"audit by one of these at a time: {', '.join(ATTACKS)}")
-    attack = named[0]
-    kept = [part for part in arguments[1:] if part != f"--{attack}" or attack == "rounds"]
-    log(f"hint: this is now called `sotto audit {attack} RUN`; see sotto audit {attack} --help")
-    return ["audit", attack, *kept]
-
-
 @app.default
 def findings(run: Run, *, json: Json = False) -> None:
     """Show what audits found so far."""
@@ -55,7 +39,7 @@ def findings(run: Run, *, json: Json = False) -> None:
         print_json({"run": run.resolve().name, "findings": [row.to_json() for row in rows]})
         return
     for row in rows:
-        print(f"{row.name} ({row.kind}): {row.result}")
+        print(f"{row.what} ({row.kind}): {row.result}")
         print(f"    {row.about}" if row.was_run or not row.command else f"    {row.command}")
         if row.meaning:
             print(f"    means: {row.meaning}")
@@ -180,8 +164,8 @@ def _print_rounds(found: results.RoundsResult) -> None:
         f"         ε >= {least_epsilon(found.shown)} {at}: of {found.judged:,} rounds {found.correct:,} "
         f"were guessed right, and perfect guesses would show {found.most:.3g}"
     )
-    if found.relative_norm < 0.99:
-        print(f"the canary's update is {found.relative_norm:.0%} of the clip norm; a longer one would show more")
+    if found.reach < 0.99:
+        print(f"the canary's update is {found.reach:.0%} of the clip norm; a longer one would show more")
     if found.contradicted:
         print("CONTRADICTED: rounds leak more than is claimed. Do not release anything of this run")
         return
@@ -193,7 +177,7 @@ def _print_canaries(found: results.CanariesResult) -> None:
 
     print(f"audited: {found.of}")
     if found.curve:
-        curves = [(found.run, found.curve), *((other.run, other.curve) for other in found.others)]
+        curves = [(found.run, found.curve), *((other.run, other.curve) for other in found.beside)]
         most = max(one.most for one in found.exposure)
         rows = [{"run": name, **_curve_row(point)} for name, points in curves for point in points]
         print_rows(f"Exposure of secrets, in bits; {most:.3g} at most", rows)
@@ -274,4 +258,4 @@ def _attack_row(attack: results.AttackResult) -> dict[str, str]:
         f"found at\n{rate.fpr:.1%}": f"{rate.tpr:.1%} ({100 * rate.low:.1f}–{100 * rate.high:.1f})"
         for rate in attack.rates
     }
-    return {"attack": attack.name, "AUC": f"{attack.auc:.3f} ({attack.low:.3f}–{attack.high:.3f})", **rates}
+    return {"attack": attack.attack, "AUC": f"{attack.auc:.3f} ({attack.low:.3f}–{attack.high:.3f})", **rates}

@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import cyclopts
 
-from sottovoce.cli import audit
 from sottovoce.cli.display import AskedTwice, Printable
 from sottovoce.cli.examples import add_examples
 from sottovoce.cli.options import setting_called
@@ -127,7 +126,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise SottoError("an argument holds a NUL, which no path can; leave it out")
         if broken := [each for each in arguments if not _is_text(each)]:
             raise SottoError(f"{broken[0]!r} is not UTF-8, as all names and paths here must be; give it another name")
-        arguments = audit.modern(arguments)
         app(arguments, exit_on_error=False, print_error=False)
     except SettingError as error:
         _fail(error.text(_options(arguments)))

@@ -138,7 +138,7 @@ def audit_canaries(
         one_run=one_run,
         exposure=tuple(exposures),
         curve=curve(exposures),
-        others=curves,
+        beside=curves,
         note=NOTE,
     )
     run.save_audit("canaries", result.to_json(), draw_exposure(result))
@@ -209,12 +209,13 @@ def _one_run(audited: AuditedModel, vocabulary: Tokenizer, claim: Claim) -> OneR
         scores.append(scores_of_weights(made.assembly, made.start, model, registry, vocabulary))
     each = replace(claim, confidence=1 - (1 - claim.confidence) / (2 * len(scores)))
     found = [_guesses(some, audited.present, each) for some in scores]
-    return OneRunResult(len(registry.users), max(one.shown for one in found), *found)
+    rounds, of_model, weights = found if len(found) == 3 else (*found, None)
+    return OneRunResult(len(registry.users), max(one.shown for one in found), rounds, of_model, weights)
 
 
 def _guesses(scores: np.ndarray, present: np.ndarray, claim: Claim) -> Guesses:
     bound = best_one_run_bound(scores, present, claim.delta, claim.confidence)
-    found = Guesses(bound.epsilon, bound.correct, bound.guesses, bound.most)
+    found = Guesses(bound.epsilon, bound.correct, bound.guesses, bound.most, noise=math.nan, by_curve=math.nan)
     if not math.isfinite(claim.epsilon):
         return found  # there is no curve to refute
     curve = curve_bound(scores, present, claim.spent, claim.delta, claim.accountant, claim.confidence)

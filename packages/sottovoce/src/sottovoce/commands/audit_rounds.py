@@ -96,7 +96,7 @@ def audit_rounds(
         most=bound.most,
         judged=bound.trials,
         correct=bound.correct,
-        relative_norm=audit.relative_norm,
+        reach=audit.relative_norm,
         relation=getattr(audit.event(), "relation", None),
         note=NOTE,
     )

@@ -149,8 +149,8 @@ def _refuse_no_pair(run: RunFolder, other: RunFolder) -> None:
         raise SottoError(f"{both} have different vocabularies; prepare both stores with one --vocabulary")
     recipes = [Recipe.of(folder).to_dict() for folder in (run, other)]
     for section in SECTIONS:
-        for key in sorted({key for recipe in recipes for key in recipe.get(section, {})} - {"store"}):
-            here, there = (recipe.get(section, {}).get(key) for recipe in recipes)
+        for key in sorted({key for recipe in recipes for key in recipe[section]} - {"store"}):
+            here, there = (recipe[section].get(key) for recipe in recipes)
             if here != there:
                 values = f"{section}.{key} is {here} in {run.path} and {there} in {other.path}"
                 raise SottoError(f"{values}; a pair differs by one user's text alone: train both by one recipe")

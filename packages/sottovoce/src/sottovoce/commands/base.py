@@ -23,7 +23,7 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.prediction import evaluate, token_counts
 from sottovoce.models.lora import merge_weights
 from sottovoce.runs.folder import RunFolder
-from sottovoce_evidence.bases import CARD, FREQUENCIES, PLAIN, WEIGHTS, Base, is_plain
+from sottovoce_evidence.bases import CARD, FREQUENCIES, PLAIN, PUBLIC, WEIGHTS, Base, is_plain
 from sottovoce_evidence.errors import SettingError, SottoError
 from sottovoce_evidence.files import check_empty, made_aside, pretty, sealed, sha256_of, work_folder
 from sottovoce_evidence.recipe import ADAPTER_KEYS, Recipe
@@ -145,6 +145,7 @@ def _write(run: RunFolder, draft: Path, text: Store, held_out: Store, about: Tex
         top1=found.top1,
         perplexity=found.perplexity,
         files={name: sha256_of(draft / name) for name in (WEIGHTS, words.name, FREQUENCIES)},
+        trained_on=PUBLIC,
         language=about.language,
         longest_recited=find_recited(model, text).longest,
     )

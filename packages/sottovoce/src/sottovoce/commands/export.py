@@ -159,11 +159,11 @@ def find_export(path: str | Path, log: Callable[[str], None] = lambda line: None
         kept = _temporary()
     if (kept / MANIFEST).is_file():
         manifest = read_manifest(kept)
-        if manifest.get("of") == source.digest and (run.is_release or "for_owner_alone" in manifest):
+        if manifest["of"] == source.digest:
             return kept
         if run.is_release:
             raise DamagedRun(f"{kept} is of other weights than the release; get the release again")
-        shutil.rmtree(kept)  # the run was trained further since, or an earlier version did not say who may read it
+        shutil.rmtree(kept)  # the run was trained further since
     log(f"exporting {run.path}; it can take half a minute")
     export_run(run.path, kept)
     return kept

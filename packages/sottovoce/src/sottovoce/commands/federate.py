@@ -274,8 +274,6 @@ def _own_key(bundle: Path, enrolment: Enrolment) -> Path:
         made = "if this device made its own (`sotto federate key`), copy that in; else copy the folder again"
         raise SottoError(f"{bundle} has no {keys.NODE_KEY}; {made}")
     listed = load_members(bundle, enrolment.federation)
-    if not listed:
-        return key
     if enrolment.name not in listed:
         raise SottoError(f"{bundle / MEMBERS} does not list {enrolment.name}; copy it again from the server")
     registered, own = listed[enrolment.name].public_key, keys.public_half(key)

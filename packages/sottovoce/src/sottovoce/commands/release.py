@@ -15,9 +15,7 @@ from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.new_run import start_in
 from sottovoce.commands.release_folder import NotVerified, Publication, ReleaseFolder, store_ledger
-from sottovoce.commands.stores import TURNS_BY_PLACE
 from sottovoce.data.tokenizer_files import load_tokenizer
-from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import WEIGHTS, RunFolder
@@ -159,9 +157,6 @@ def run_faults(run: RunFolder) -> Iterator[str]:
         yield "recipe.toml is not the one that the ledger names: it was edited after the run began"
     if ledger.header.get("run") != statement.run:
         yield "privacy.json is the statement of another run than the ledger's"
-    # The users of a federation are named on their devices, which keep count themselves.
-    if SAMPLERS[privacy.sampling].uses_names and not statement.across_devices and "turns" not in ledger.header:
-        yield TURNS_BY_PLACE
     rounds = statement.rounds_done
     if ledger.rounds < rounds:
         yield f"the ledger has no entry for round {ledger.rounds + 1}, and the model is of round {rounds}"
@@ -274,7 +269,6 @@ def _outcome(result: RoundsResult | CanariesResult, passed: AuditResult) -> Audi
     if isinstance(result, CanariesResult):
         of, curve = ("this model", result.curve) if result.itself else ("a copy", None)
         return AuditOutcome("canaries", passed, of=of, one_run=result.one_run is not None, curve=curve)
-    published = ["claimed", "shown", "delta", "confidence", "rounds"]
-    if result.measured_noise:
-        published += ["claimed_multiplier", "shown_multiplier", "would_notice"]
+    published = ("claimed", "shown", "delta", "confidence", "rounds")
+    published += ("claimed_multiplier", "shown_multiplier", "would_notice")
     return AuditOutcome("rounds", passed, **{name: getattr(result, name) for name in published})

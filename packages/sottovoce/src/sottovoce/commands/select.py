@@ -149,7 +149,7 @@ def _checked(recipe: Recipe) -> Recipe:
     if recipe.privacy.mode != "private" or recipe.privacy.secrets != "entropy":
         needed = "privacy.mode = 'private' and privacy.secrets = 'entropy'"
         raise SottoError(f"the best of several runs is released, which needs {needed}; set both")
-    if has_own_store(recipe) or store_facts(Path(recipe.data.store)).get("practice"):
+    if has_own_store(recipe) or store_facts(Path(recipe.data.store))["practice"]:
         raise SottoError("data.store is synthetic, and there is nothing to release; name a folder of `sotto prepare`")
     if recipe.audit.users or recipe.audit.secrets:
         raise SottoError("canaries would be published with the one run, and are of all; leave [audit] out")

@@ -21,10 +21,6 @@ from sottovoce_evidence.ledger import StoreLedger, first_line
 from sottovoce_evidence.recipe import SYNTHETIC, Recipe
 
 DEMO_TOKENS_PER_USER = 160
-TURNS_BY_PLACE = (
-    "it was begun by version 0.1 with privacy.sampling='in_turn', where a user more in the store changed the turns of "
-    "others: its ε does not hold for replacing a user; start another run"
-)
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:

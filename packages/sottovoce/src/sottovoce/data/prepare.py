@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from sottovoce.data.encoding import encoded
 from sottovoce.data.grouping import Grouping, Progress, Spill, parts_for
 from sottovoce.data.rows import shard_files
 from sottovoce.data.splits import SplitCounts, Splits
-from sottovoce.data.store import DECLARED, FORMAT, SHARDED, SPLITS, Store, VocabularySource, write_facts
+from sottovoce.data.store import DECLARED, SPLITS, Store, VocabularySource, write_facts
 from sottovoce.data.tokenizer import Tokenizer, wide_tokens
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, plural
@@ -192,13 +193,13 @@ def finish_store(
     grouping: Grouping,
     vocabulary: Tokenizer,
     source: VocabularySource,
-    hashes: Mapping[str, str] | None = None,
+    hashes: Mapping[str, str] = MappingProxyType({}),
 ) -> PreparationSummary:
-    """Write what a store has beside its splits; with the `hashes` of their shards, where there are several."""
+    """Write what a store has beside its splits; with the `hashes` of their files, where they are known."""
     grouping.check_users(summary.users_seen, summary.single_record_users)
     save_tokenizer(vocabulary, folder)
-    facts: dict[str, Any] = {"format": FORMAT} if hashes is None else {"format": SHARDED, "shards": len(hashes) // 2}
-    facts |= {
+    facts: dict[str, Any] = {
+        "shards": max(1, len(hashes) // len(SPLITS)),
         "tokens_per_user": grouping.tokens_per_user,
         "min_tokens": grouping.min_tokens,
         "vocabulary_size": vocabulary.size,
@@ -221,7 +222,7 @@ def finish_store(
     }
     if vocabulary.contexts:
         facts["context"] = {"field": grouping.context_field, "values": list(vocabulary.contexts)}
-    write_facts(folder, facts, hashes or {})
+    write_facts(folder, facts, hashes)
     with open(os.open(folder / PREPARATION_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
         file.write(json.dumps(summary.to_json(), indent=2) + "\n")
     return summary

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import PARTIAL, check_plain, open_plain, rename_synced
+from sottovoce_evidence.files import open_plain
 
 # A record batch holds less than this, or one user: its 32-bit offsets cannot overflow while a user is below it too.
 BATCH_TOKENS = 2**22
@@ -134,6 +134,15 @@ class Rows:
         halves = np.frombuffer(bytes.fromhex(text.decode("ascii")), ">u8").astype(np.uint64).reshape(-1, 2)
         return halves[:, 0] ^ halves[:, 1]
 
+    @property
+    def written_names(self) -> list[str]:
+        """The name of each user as a file has it: empty where it is not known."""
+        found: list[str] = []
+        for batch in self.batches:
+            names = np.zeros(len(batch.offsets) - 1, NAME) if batch.names is None else batch.names
+            found += [name.decode("ascii") for name in names.tolist()]
+        return found
+
     def without(self, row: int) -> Rows:
         """The same rows, with nothing in one of them."""
         (number,), (place,) = self.find([row])
@@ -243,33 +252,15 @@ class SplitWriter:
             self._file.close()
 
 
-def split_files(folder: Path, split: str, shards: int = 1) -> list[Path]:
-    """The files to read a split from: Arrow, or the arrays that `store.write_arrays` put there."""
-    paths, arrays = shard_files(folder, split, shards), folder / f"{split}.npz"
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        if not arrays.is_file():
-            raise SottoError(
-                "opening a store needs pyarrow (`pip install pyarrow`), or arrays added by data.store.write_arrays"
-            ) from error
-        return [arrays]
-    return [arrays] if arrays.is_file() and not any(path.exists() for path in paths) else paths
-
-
 def shard_files(folder: Path, split: str, shards: int) -> list[Path]:
-    """The Arrow files of a split, in the order of their users: one, or so many shards."""
+    """The files of a split, in the order of their users: one, or so many shards."""
     if shards == 1:
         return [folder / f"{split}.arrow"]
     return [folder / f"{split}-{number:05d}-of-{shards:05d}.arrow" for number in range(shards)]
 
 
 def read_rows(*paths: Path) -> Rows:
-    """The rows of the files of `split_files`, one after another; those of Arrow files are views of the mapped files."""
-    if paths[0].suffix == ".npz":
-        with np.load(check_plain(paths[0])) as held:
-            kept = RecordBatch(held["unknown_values"], held["unknown_offsets"]) if "unknown_values" in held else None
-            return Rows((RecordBatch(held["values"], held["offsets"], kept, held.get("names")),))
+    """The rows of the files of a split, one after another: views of the mapped files."""
     mapped = [_mapped(path) for path in paths]
     return Rows(tuple(batch for batches, _ in mapped for batch in batches), tuple(mapping for _, mapping in mapped))
 
@@ -288,24 +279,6 @@ def _mapped(path: Path) -> tuple[list[RecordBatch], mmap.mmap]:
         raise damaged(path.parent, f"{path.name}: {' '.join(str(error).split())}") from error
 
 
-def save_arrays(path: Path, rows: Rows) -> None:
-    """Write rows as plain arrays, for a machine without pyarrow."""
-    arrays = _joined(rows.batches, np.uint16)
-    if all(batch.unknown for batch in rows.batches):
-        letters = _joined([batch.unknown for batch in rows.batches if batch.unknown], np.uint8)
-        arrays |= {f"unknown_{name}": array for name, array in letters.items()}
-    names = [batch.names for batch in rows.batches if batch.names is not None]
-    if len(names) == len(rows.batches):
-        arrays["names"] = np.concatenate([*names, np.empty(0, NAME)])
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        with partial.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        rename_synced(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def damaged(folder: Path, what: str) -> SottoError:
     return SottoError(f"the store {folder} is damaged ({what}); {_remedy(folder)}")
 
@@ -322,22 +295,14 @@ def _remedy(folder: Path) -> str:
     return "restore it, or make it anew with `sotto prepare`"
 
 
-def _joined(batches: Sequence[RecordBatch], kind: type) -> dict[str, np.ndarray]:
-    offsets = np.concatenate([[0], *(np.diff(batch.offsets) for batch in batches)]).cumsum()
-    parts = [batch.values[batch.offsets[0] : batch.offsets[-1]] for batch in batches]
-    return {"values": np.concatenate(parts) if parts else np.zeros(0, kind), "offsets": offsets}
-
-
 def _batch(columns: Any) -> RecordBatch:
-    tokens = columns.column("tokens")
-    unknown = columns.column("unknown") if "unknown" in columns.schema.names else None
-    kept = None if unknown is None else RecordBatch(unknown.values.to_numpy(), unknown.offsets.to_numpy())
-    names = _names(columns.column("user")) if "user" in columns.schema.names else None
-    return RecordBatch(tokens.values.to_numpy(), tokens.offsets.to_numpy(), kept, names)
+    tokens, unknown = columns.column("tokens"), columns.column("unknown")
+    kept = RecordBatch(unknown.values.to_numpy(), unknown.offsets.to_numpy())
+    return RecordBatch(tokens.values.to_numpy(), tokens.offsets.to_numpy(), kept, _names(columns.column("user")))
 
 
 def _names(column: Any) -> np.ndarray | None:
-    """A view of the mapped names: none is read until it is asked for."""
+    """A view of the mapped names, of which none is read until it is asked for; None where a user has no name."""
     _, offsets, text = column.buffers()
     start, end = np.frombuffer(offsets, np.int32)[[0, len(column)]]
     if end - start != len(column) * NAME.itemsize:

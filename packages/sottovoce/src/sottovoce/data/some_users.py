@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sottovoce.data.prepare import new_store
 from sottovoce.data.rows import LEDGER, SplitWriter
-from sottovoce.data.store import FORMAT, SPLITS, Store, store_facts, write_facts
+from sottovoce.data.store import SPLITS, Store, store_facts, write_facts
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce_evidence.errors import SottoError
 
@@ -38,9 +38,7 @@ def copy_users(folder: Path, out: Path, rows: Iterable[int]) -> Store:
                     writer.add(names[row].hex(), store[row], store.rows.unknown_letters(row))
             splits[split] = {"users": writer.users, "tokens": writer.tokens}
             save_tokenizer(store.vocabulary, draft)
-        for name in ("files", "shards"):
-            facts.pop(name, None)
-        write_facts(draft, {**facts, "format": FORMAT, "splits": splits})  # one file, also of several shards
+        write_facts(draft, {**facts, "shards": 1, "splits": splits})
         if (folder / LEDGER).exists():
             shutil.copy2(folder / LEDGER, draft / LEDGER)
     return Store.open(out)

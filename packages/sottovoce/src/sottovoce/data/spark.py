@@ -500,5 +500,4 @@ def _finished(
     for draft in work.folder.glob(".*"):  # of tasks that were stopped
         draft.unlink()
     summary = summarise(counts, census, work.grouping, work.vocabulary, look_alikes)
-    sharded = hashes if work.shards > 1 else None
-    return finish_store(work.folder, summary, work.grouping, work.vocabulary, source, sharded)
+    return finish_store(work.folder, summary, work.grouping, work.vocabulary, source, hashes)

@@ -18,12 +18,11 @@ from sottovoce.data.rows import (
     NAME,
     RecordBatch,
     Rows,
+    SplitWriter,
     UserBlock,
     damaged,
     read_rows,
-    save_arrays,
     shard_files,
-    split_files,
     was_charged,
 )
 from sottovoce.data.tokenizer import Tokenizer
@@ -32,7 +31,6 @@ from sottovoce_evidence.errors import SettingError, SottoError, count_of, did_yo
 from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of, write_aside
 
 FORMAT = 1
-SHARDED = 2  # the format of a store whose splits have several files: versions that know one file refuse it
 MOST_SHARDS = 4096  # files of a split
 SPLITS = ("train", "test")
 STORE_FILE = "store.json"
@@ -101,29 +99,28 @@ class Store:
             allowed = f"{', '.join(SPLITS)}{did_you_mean(split, SPLITS)}"
             raise SettingError(f"{{split!r}} must be one of {allowed}", split=split)
         facts = store_facts(folder)
-        hashes = facts.get("files", {})
-        files, words = split_files(folder, split, _shards(facts)), find_tokenizer(folder)
+        hashes = facts["files"]
+        files, words = shard_files(folder, split, facts["shards"]), find_tokenizer(folder)
         if not words.is_file() and (lost := [name for name in FILES if name in hashes]):
             raise damaged(folder, f"{lost[0]} is missing")
         for file in (*files, words):
-            if hashes and file.name not in hashes:  # those of version 0.1 have no hashes
+            if file.name not in hashes:
                 raise damaged(folder, f"{file.name} is not among the files that {STORE_FILE} names")
         if check and not os.environ.get(SKIP):
             for file in files:
                 _check_hash(file, hashes)
         rows = read_rows(*files)
-        if words.exists():
-            _check_hash(words, hashes)
+        _check_hash(words, hashes)
         store = cls(
             vocabulary=load_tokenizer(words),
             tokens_per_user=int(facts["tokens_per_user"]),
             rows=rows,
             path=folder,
-            vocabulary_source=facts.get("vocabulary", DECLARED),
-            people=facts.get("people", True),
-            owners_per_record=facts.get("owners_per_record", 1),
-            every_record_is_a_user=facts.get("every_record_is_a_user", False),
-            practice=facts.get("practice", False),
+            vocabulary_source=facts["vocabulary"],
+            people=facts["people"],
+            owners_per_record=facts["owners_per_record"],
+            every_record_is_a_user=facts["every_record_is_a_user"],
+            practice=facts["practice"],
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
         if written != (store.users, store.vocabulary.size):
@@ -139,7 +136,7 @@ class Store:
         unknown: Sequence[Sequence[int] | np.ndarray] | None = None,
         names: Sequence[bytes] | None = None,
     ) -> Store:
-        """A store in memory, which needs no pyarrow.
+        """A store in memory.
 
         Without `tokens_per_user` the longest user sets it; a private run then refuses the store.
 
@@ -272,18 +269,21 @@ def made_up_names(users: int) -> list[bytes]:
     return [row.to_bytes(16, "big") for row in range(users)]
 
 
-# The kind of each fact, and what it is where it is not there; None where it must be.
+# The kind of each fact that every store has, and what is written for one that is not given; None where it must be.
 _FACTS: dict[str, tuple[type, object]] = {
+    "format": (int, FORMAT),
+    "shards": (int, 1),
     "tokens_per_user": (int, None),
     "vocabulary_size": (int, None),
     "splits": (dict, None),
     "vocabulary": (dict, dict(DECLARED)),
-    "files": (dict, {}),
+    "files": (dict, None),
     "people": (bool, True),
     "owners_per_record": (int, 1),
     "every_record_is_a_user": (bool, False),
     "practice": (bool, False),
 }
+_WRITTEN = {name: default for name, (_, default) in _FACTS.items() if default is not None}
 
 
 def store_facts(folder: Path) -> dict[str, Any]:
@@ -297,48 +297,35 @@ def store_facts(folder: Path) -> dict[str, Any]:
         raise SottoError(f"{folder} is not a store (it has no {STORE_FILE}); make one with `sotto prepare`")
     try:
         facts = read_sealed(file)
-        version = facts["format"]
+        if facts["format"] != FORMAT:
+            raise ValueError(f"it has format {facts['format']!a:.80}, not {FORMAT}")
+        for name, (kind, _) in _FACTS.items():
+            if type(facts.get(name)) is not kind:
+                raise ValueError(f"{name!r} is {facts.get(name)!a:.80}")
         for split in SPLITS:
             facts["splits"][split]["users"]
-        for name, (kind, default) in _FACTS.items():
-            if type(facts.get(name, default)) is not kind:
-                raise ValueError(f"{name!r} is {facts.get(name)!a:.80}")
         if not 1 <= facts["tokens_per_user"] <= LARGEST_USER:
             raise ValueError(f"'tokens_per_user' is {facts['tokens_per_user']:,}")
-        if not 1 <= _shards(facts) <= MOST_SHARDS:
-            raise ValueError(f"it has {facts['shards']!a:.80} shards")
-        if not all(isinstance(sha256, str) for sha256 in facts.get("files", {}).values()):
+        if not 1 <= facts["shards"] <= MOST_SHARDS:
+            raise ValueError(f"it has {facts['shards']} shards")
+        if not all(isinstance(sha256, str) for sha256 in facts["files"].values()):
             raise ValueError("'files' has what is no hash")
-        source = facts.get("vocabulary", DECLARED)
+        source = facts["vocabulary"]
         source["source"]
         float(source.get("epsilon", 0)), float(source.get("delta", 0))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         reason = error if type(error) is ValueError else type(error).__name__
         raise damaged(folder, f"{STORE_FILE}: {reason}") from error
-    if version not in (FORMAT, SHARDED):
-        raise damaged(folder, f"it has store format {version!r}, not {FORMAT}")
     return facts
-
-
-def _shards(facts: Mapping[str, Any]) -> int:
-    return int(facts["shards"]) if facts["format"] == SHARDED else 1
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})) -> None:
     """Write `store.json`, with the hashes of the other files; some may be `known`. It is private, as they are."""
-    names = [*FILES]
-    for split in SPLITS:
-        names += [*(file.name for file in shard_files(folder, split, _shards(facts))), f"{split}.npz"]
-    files = {name: known.get(name) or sha256_of(folder / name) for name in names if (folder / name).is_file()}
+    facts = {**_WRITTEN, **facts}
+    rows = [file.name for split in SPLITS for file in shard_files(folder, split, facts["shards"])]
+    words = [name for name in FILES if (folder / name).is_file()]
+    files = {name: known.get(name) or sha256_of(folder / name) for name in (*words, *rows)}
     write_aside(folder / STORE_FILE, pretty(sealed({**facts, "files": files})))
-
-
-def write_arrays(folder: str | Path) -> None:
-    """Add plain arrays (`train.npz`, ...) to a store's Arrow files, for a machine that trains without pyarrow."""
-    folder = Path(folder)
-    for split in SPLITS:
-        save_arrays(folder / f"{split}.npz", Store.open(folder, split).rows)
-    write_facts(folder, store_facts(folder))
 
 
 def mark_as_practice(folder: Path) -> None:
@@ -346,14 +333,15 @@ def mark_as_practice(folder: Path) -> None:
     write_facts(folder, {**store_facts(folder), "practice": True})
 
 
-def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
-    """Write a store of arrays alone, from two that are in memory or elsewhere."""
+def write_store(folder: Path, train: Store, test: Store) -> None:
+    """Write the store of two splits that are in memory, or of other folders."""
     splits = {"train": train, "test": test}
     for split, store in splits.items():
-        save_arrays(folder / f"{split}.npz", store.rows)
+        with SplitWriter(folder / f"{split}.arrow", store.vocabulary.size) as writer:
+            for row, name in enumerate(store.rows.written_names):
+                writer.add(name, store[row], store.rows.unknown_letters(row))
     save_tokenizer(train.vocabulary, folder)
     facts = {
-        "format": FORMAT,
         "tokens_per_user": max(train.tokens_per_user, test.tokens_per_user),
         "vocabulary_size": train.vocabulary.size,
         "vocabulary": dict(train.vocabulary_source),
@@ -370,8 +358,6 @@ _checked: set[tuple[object, ...]] = set()
 
 def _check_hash(path: Path, hashes: Mapping[str, str]) -> None:
     """Refuse a file that was changed. It is read once in a process, and again if its status changed."""
-    if path.name not in hashes:  # a store of version 0.1
-        return
     try:
         status = path.stat()
         times = (status.st_mtime_ns, status.st_ctime_ns)

@@ -14,9 +14,7 @@ from sottovoce_evidence.files import make_folder, read_plain, work_folder, write
 
 AUTHORITY, SERVER, SERVER_KEY = "authority.pem", "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"
-# Of a device's key, as OpenSSH names it: what is made now, and what earlier versions made. A signature of the first is
-# checked in a seventh of the time, and every request of a device is signed.
-_KINDS = ("ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384")
+_KIND = "ecdsa-sha2-nistp256"  # of a device's key, as OpenSSH names it
 _LARGEST = 2**16  # bytes of a file with a key
 VALID_DAYS = 825
 SOON_DAYS = 60  # before the end: then the server reminds its owner
@@ -123,7 +121,7 @@ def read_public_key(path: Path) -> str:
         key = " ".join(contents.decode().split()[:2])  # a comment may follow
         fingerprint(key)
     except ValueError:
-        raise SottoError(f"{path} is no public key of the kind {_KINDS[0]}; {make}") from None
+        raise SottoError(f"{path} is no public key of the kind {_KIND}; {make}") from None
     return key
 
 
@@ -137,8 +135,8 @@ def fingerprint(public_key: str) -> str:
     except UnsupportedAlgorithm as error:
         raise ValueError(str(error)) from None
     kind, _, blob = public_key.partition(" ")
-    if kind not in _KINDS or _openssh(loaded) != public_key:
-        raise ValueError(f"not a public key of the kind {_KINDS[0]}, as OpenSSH writes it")
+    if kind != _KIND or _openssh(loaded) != public_key:
+        raise ValueError(f"not a public key of the kind {_KIND}, as OpenSSH writes it")
     return "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(blob)).digest()).decode().rstrip("=")
 
 

@@ -96,7 +96,7 @@ class Participation:
                 allowed = Allowed(**line["allowed"]) if "allowed" in line else None
                 self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]], allowed)
                 self._seen[str(line["release"]).rsplit(" ", 2)[0]] = event_from_json(line["seen"])
-                self._frozen[str(line["release"]).rsplit(" ", 2)[0]] = str(line.get("frozen", ""))
+                self._frozen[str(line["release"]).rsplit(" ", 2)[0]] = str(line["frozen"])
             except (KeyError, TypeError, ValueError, SottoError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
@@ -128,8 +128,7 @@ class Participation:
         rows = [row for row in drawn.tolist() if self._may_join(task, row, limits, allowed)]
         new = not self.path.exists()
         line: Facts = {"release": task.release, "task": name, "rows": rows, "seen": seen.to_json()}
-        if task.frozen:
-            line["frozen"] = task.frozen
+        line["frozen"] = task.frozen
         self._chain.append(line if allowed is None else {**line, "allowed": allowed.to_json()})
         if new:
             sync_folder(self.path.parent)

@@ -30,7 +30,7 @@ class KnownMember:
 
     users: int
     public_key: str  # as OpenSSH writes it, without a comment
-    made_by: str = BY_SERVER
+    made_by: str
 
     def __post_init__(self) -> None:
         known = type(self.users) is int and self.users > 0 and self.made_by in (BY_SERVER, BY_DEVICE)
@@ -122,9 +122,7 @@ class Membership:
 
 
 def load_members(folder: Path, federation: str) -> Mapping[str, KnownMember]:
-    """Those in a device's folder; none if the list is not there, as in folders of earlier versions."""
-    if not (folder / MEMBERS).exists():
-        return {}
+    """Those in a device's folder, which must be of its federation."""
     found = Members.load(folder)
     if found.federation != federation:
         raise SottoError(f"{folder / MEMBERS} is of another federation; copy that of {federation} from its server")

@@ -98,7 +98,7 @@ class Task:
         return f"{self.run} {self.round} {self.attempt}"
 
     def to_bytes(self) -> bytes:
-        facts = {"protocol": PROTOCOL, **{name: getattr(self, name) for name in _TASK}}
+        facts = {"protocol": PROTOCOL, "kind": "task", **{name: getattr(self, name) for name in _TASK}}
         return pack(facts, {"clip_norms": self.clip_norms, "key": self.key}, self.leaves)
 
 
@@ -156,13 +156,13 @@ class Later:
 
 
 def read_request(message: bytes) -> Task | FrozenPart | Later:
-    """A task, the frozen part of a model, or a later phase of a masked round; without a kind it is a task.
+    """A task, the frozen part of a model, or a later phase of a masked round.
 
     Raises `Refused` for other kinds, and for what cannot be read.
     """
     facts, arrays, leaves = unpack(message, MAX_FACTS)
     try:
-        kind = typed(facts.get("kind", "task"), str)
+        kind = typed(facts["kind"], str)
         if kind == "frozen":
             named = {name.removeprefix(_FROZEN): array for name, array in arrays.items() if name.startswith(_FROZEN)}
             return FrozenPart(typed(facts["federation"], str), typed(facts["name"], str), named)

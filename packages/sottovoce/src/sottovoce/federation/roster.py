@@ -106,7 +106,7 @@ class Member:
     first: int
     users: int
     public_key: str
-    made_by: str = BY_SERVER  # its key; rosters of earlier versions do not say it, and theirs were
+    made_by: str  # its key: BY_SERVER or BY_DEVICE
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,12 @@ class Roster:
             raise ValueError("held_out")
         place = 0
         for member in self.members:
-            texts = all(type(text) is str for text in (member.name, member.public_key, member.made_by))
+            texts = type(member.name) is type(member.public_key) is str and member.made_by in (BY_SERVER, BY_DEVICE)
             if not (texts and _NAME.fullmatch(member.name) and type(member.first) is type(member.users) is int):
                 raise ValueError("a device")
             if member.first != place or member.users < 1:
                 raise ValueError(f"the place of {member.name}")
-            if member.public_key:
-                keys.fingerprint(member.public_key)
+            keys.fingerprint(member.public_key)
             place += member.users
         if len(self.registered) < len(self.members) or place > MOST_USERS:
             raise ValueError("its devices")

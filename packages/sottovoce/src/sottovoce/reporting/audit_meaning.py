@@ -46,8 +46,6 @@ def _(found: RoundsResult) -> str:
         f"guessed {_share(found.correct, found.judged)} of them right; a coin gets 50%, and the claim allows "
         f"{_allowed(found.claimed)}"
     )
-    if not found.measured_noise:
-        return said
     ratio = found.shown_multiplier / found.claimed_multiplier if found.claimed_multiplier else math.inf
     return f"{said}. {_noise(ratio, found.confidence)}"
 

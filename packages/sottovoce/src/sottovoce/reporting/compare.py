@@ -351,7 +351,7 @@ def _audits(runs: Sequence[Compared], internal: bool) -> Json:
     """A row for each thing that is proved or can be found, a column for each run."""
     each = [list(run.findings) if internal else public(run.findings) for run in runs]
     rows = [
-        {"name": found[0].name, "kind": found[0].kind, "cells": [(one.result, one.was_run) for one in found]}
+        {"name": found[0].what, "kind": found[0].kind, "cells": [(one.result, one.was_run) for one in found]}
         for found in zip(*each, strict=True)
     ]
     return {"columns": [run.name for run in runs], "rows": rows}

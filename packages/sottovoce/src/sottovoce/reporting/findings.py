@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
 from sottovoce.reporting.audit_meaning import meaning
 from sottovoce.reporting.draw.lanes import Lane
 from sottovoce_evidence.accounting import rounded_down
 from sottovoce_evidence.errors import count_of
-from sottovoce_evidence.files import Facts, Json, in_file
+from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.statement import Statement
 from sottovoce_evidence.statement_text import epsilon_text, finite, percent, plain, would_have_seen
 
@@ -27,13 +27,13 @@ HIDDEN = "not public, run or not"
 class Finding(Facts):
     """A row."""
 
-    key: str = field(metadata=in_file("audit"))
-    name: str = field(metadata=in_file("what"))
+    audit: str
+    what: str
     kind: str
     result: str
     about: str
     command: str = ""  # that would run it
-    owner: bool = field(default=False, metadata=in_file("owner_only"))  # not to be published
+    owner_only: bool = False  # not to be published
     found: Facts | None = None  # what the audit wrote; None where it was not run
     lanes: tuple[Lane, ...] = ()
     meaning: str = ""  # of the figures, in a sentence
@@ -53,7 +53,7 @@ class LowerBound(Facts):
     claimed: float
     delta: float
     confidence: float
-    contradicted: bool | None
+    contradicted: bool
     itself: bool
     canaries: int
     shown: float
@@ -69,7 +69,7 @@ def findings(statement: Statement, audits: Audits, run: str = "RUN") -> list[Fin
         _membership(audits.membership),
     ]
     outdated = f"{NOT_RUN} since training went on"
-    rows = [replace(row, result=outdated) if row.key in audits.outdated else row for row in rows]
+    rows = [replace(row, result=outdated) if row.audit in audits.outdated else row for row in rows]
     rows = [_proved(statement), *(replace(row, command=row.command.replace("RUN", run, 1)) for row in rows)]
     return [replace(row, meaning=row.meaning or meaning(row.found)) for row in rows]
 
@@ -78,7 +78,7 @@ def public(rows: Sequence[Finding]) -> list[Finding]:
     """The same rows for a public page: of what is the owner's, not even whether it was run."""
     about = "computed from people's text, so not on this page (sotto report --internal)"
     hidden = {"result": HIDDEN, "about": about, "command": "", "found": None, "lanes": (), "meaning": ""}
-    return [replace(row, **hidden) if row.owner else row for row in rows]
+    return [replace(row, **hidden) if row.owner_only else row for row in rows]
 
 
 def lanes_of(rows: Sequence[Finding]) -> list[Lane]:
@@ -101,7 +101,7 @@ def _proved(statement: Statement) -> Finding:
 def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
     """Written by the audit of canaries. The noised updates it reads are not released one by one: the owner's."""
     name, about = "One run, canary users", "canary users, each in or out by a coin, guessed from one run"
-    row = Finding("one_run", name, "lower bound", NOT_RUN, about, "sotto audit canaries RUN", owner=True)
+    row = Finding("one_run", name, "lower bound", NOT_RUN, about, "sotto audit canaries RUN", owner_only=True)
     guessed = None
     if found is not None and (one := found.one_run) is not None:
         claim = (found.claimed, found.delta, found.confidence, found.contradicted, found.itself)
@@ -123,8 +123,6 @@ def _rounds(found: RoundsResult | None, statement: Statement) -> Finding:
         return row
     about = "one round of made-up users, for a user who surely takes part"
     row = _lower_bound(row, found, "One round, a user in it", about)
-    if not found.measured_noise:
-        return row
     noise, claimed = epsilon_text(found.shown_multiplier), plain(found.claimed_multiplier)
     result = f"{row.result}; noise of at most {noise} times the sensitivity, claimed: {claimed}"
     seen = "" if found.contradicted else f"; the audit {would_have_seen(found.would_notice)}"
@@ -134,10 +132,8 @@ def _rounds(found: RoundsResult | None, statement: Statement) -> Finding:
 def _lower_bound(row: Finding, found: RoundsResult | LowerBound, lane: str, about: str) -> Finding:
     """What an attack shows, and what is claimed for the same thing."""
     shown, claimed = finite(found.shown), finite(found.claimed)
-    at = "" if math.isnan(found.delta) else f" at δ = {plain(found.delta)}"
-    result = "–" if shown is None else f"ε ≥ {rounded_down(shown)}{at}"
-    if not math.isnan(found.confidence):
-        result += f", {100 * found.confidence:.4g}% confidence"
+    result = "–" if shown is None else f"ε ≥ {rounded_down(shown)} at δ = {plain(found.delta)}"
+    result += f", {100 * found.confidence:.4g}% confidence"
     about += f"; claimed: ε ≤ {epsilon_text(claimed)}; "
     about += "CONTRADICTED, more than is claimed" if found.contradicted else "below it, which proves nothing"
     return replace(row, result=result, about=about, found=found, lanes=(Lane(lane, claimed, shown),))
@@ -145,7 +141,7 @@ def _lower_bound(row: Finding, found: RoundsResult | LowerBound, lane: str, abou
 
 def _tails(found: TailsResult | None) -> Finding:
     name, command = "Tails of c(s), Popov et al. 2018", "sotto audit tails RUN --leave-out 5"
-    row = Finding("tails", name, "estimate", NOT_RUN, "models with and without a user", command, owner=True)
+    row = Finding("tails", name, "estimate", NOT_RUN, "models with and without a user", command, owner_only=True)
     if found is None:
         return row
     epsilon = finite(found.epsilon)
@@ -159,7 +155,7 @@ def _canaries(found: CanariesResult | None) -> Finding:
     # What was found in a copy is the owner's: no user was charged for it. What was not run is no secret.
     owner = found is not None and not found.itself
     name, about = "Exposure of canaries", "secret texts that were inserted, ranked among others"
-    row = Finding("canaries", name, "measured", NOT_RUN, about, "sotto audit canaries RUN", owner=owner)
+    row = Finding("canaries", name, "measured", NOT_RUN, about, "sotto audit canaries RUN", owner_only=owner)
     if found is None:
         return row
     bits = [one.bits for one in found.exposure if math.isfinite(one.bits)]
@@ -175,15 +171,15 @@ def _canaries(found: CanariesResult | None) -> Finding:
 def _membership(found: MembershipResult | None) -> Finding:
     name, about = "Membership of users", "users to train on, distinguished from users held out"
     command = "sotto audit membership RUN --references 8"
-    row = Finding("membership", name, "measured", NOT_RUN, about, command, owner=True)
+    row = Finding("membership", name, "measured", NOT_RUN, about, command, owner_only=True)
     if found is None:
         return row
     if not found.attacks:
         return replace(row, result="–", found=found)
     best = max(found.attacks, key=lambda attack: attack.auc)
-    others = [f"{attack.name} {attack.auc:.3f}" for attack in found.attacks if attack is not best]
+    others = [f"{attack.attack} {attack.auc:.3f}" for attack in found.attacks if attack is not best]
     users = f"{found.in_users:,} users in and {found.out_users:,} out"
-    about = f"{best.name}; {users}, at {percent(found.confidence, 0)} confidence; 0.5 is a guess"
+    about = f"{best.attack}; {users}, at {percent(found.confidence, 0)} confidence; 0.5 is a guess"
     about += f"; the largest of {len(found.attacks)}: {', '.join(others)}" if others else ""
     result = f"AUC {best.auc:.3f} ({best.low:.3f} to {best.high:.3f})"
     return replace(row, result=result, about=about, found=found)

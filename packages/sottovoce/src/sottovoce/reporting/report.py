@@ -73,7 +73,7 @@ class Evidence:
     statement: Statement
     record: Lines
     suggestions: list[tuple[str, list[tuple[str, float]]]]  # public prompt -> likely next words
-    baselines: Baselines | None = None  # None for runs of an earlier version
+    baselines: Baselines | None = None  # None for a release without exact figures
     diagnostics: Lines | None = None  # exact figures of private data; given only for an internal report
     findings: tuple[Finding, ...] = ()  # what is proved and what audits found
     costs: Json | None = None  # accuracy by band and by group, with that of `other`
@@ -174,9 +174,9 @@ def _verdict(statement: Statement) -> str:
 
 def _summary(evidence: Evidence) -> str:
     """The model and the data in a sentence."""
-    statement, model = evidence.statement, evidence.recipe.get("model", {})
+    statement, model = evidence.statement, evidence.recipe["model"]
     declared, start = statement.declared, model.get("initial")
-    kind = str(model.get("kind", "")).replace("_", " ")
+    kind = model["kind"].replace("_", " ")
     first = f"that started from “{start}”" if start and start != "none" else "that started untrained"
     about = "about " if statement.sampling == "poisson" else ""
     where = "on their own devices" if statement.across_devices else "in a simulation"
@@ -221,7 +221,7 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
 
 def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     """Label, figure, remark."""
-    statement, model = evidence.statement, evidence.recipe.get("model", {})
+    statement, model = evidence.statement, evidence.recipe["model"]
     _, last = last_evaluation(evidence.record)
     declared = statement.declared
     people = "held-out users"
@@ -240,11 +240,9 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     ]
     if statement.has_guarantee:
         facts[3] = ("ε of the store", epsilon_text(statement.epsilon_store), f"all private runs on it{_of(statement)}")
-    if model:
-        sizes = ", ".join(f"{key} {value}" for key, value in model.items() if key not in ("kind", "initial"))
-        kind = str(model.get("kind", "")).replace("_", " ")
-        facts.append(("Model", kind.upper() if sizes else "own", sizes or kind))
-    return facts
+    sizes = ", ".join(f"{key} {value}" for key, value in model.items() if key not in ("kind", "initial"))
+    kind = model["kind"].replace("_", " ")
+    return [*facts, ("Model", kind.upper() if sizes else "own", sizes or kind)]
 
 
 def _bits_of(evaluation: Json) -> str:
@@ -453,7 +451,7 @@ def _epsilon(evidence: Evidence) -> Drawing:
         return Drawing(title, "This run gives no privacy guarantee: ε is infinite from the first round on.")
     lines, levels = [Line("spent", finite_points(evidence.record, "epsilon"))], []
     words = f"ε spent after each round, at δ = {plain(statement.delta)}."
-    if (budget := evidence.recipe.get("privacy", {}).get("epsilon")) is not None:
+    if (budget := evidence.recipe["privacy"].get("epsilon")) is not None:
         levels.append(Level("budget", budget))
         words += f" Dashed: the budget, ε = {epsilon_text(budget, 6)}; training stops before it would pass it."
     if statement.is_unfinished:

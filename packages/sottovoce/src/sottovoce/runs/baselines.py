@@ -27,7 +27,7 @@ class Score(Facts, sparse=True):
     top3: float
     top5: float
     perplexity: float | None  # None where it is infinite
-    top1_words: float | None = None  # None in files of earlier versions, as the rest
+    top1_words: float | None = None  # None where it was not measured, as the rest
     perplexity_in_vocabulary: float | None = None
     oov_rate: float | None = None
     bits_per_byte: float | None = None
@@ -46,7 +46,7 @@ class Baselines(Facts, sparse=True):
 
     @classmethod
     def of(cls, run: RunFolder) -> Self | None:
-        """Those of a run; None for a run of an earlier version."""
+        """Those of a run; None for a release without exact figures."""
         if not run.baselines_file.exists():
             return None
         try:

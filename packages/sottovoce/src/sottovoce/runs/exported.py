@@ -7,7 +7,6 @@ import stat
 from pathlib import Path
 
 from sottovoce.data.tokenizer_files import FILES as TOKENIZERS
-from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.errors import DamagedRun
 from sottovoce_evidence.files import TOKENS, Json, read_sealed, sha256_of
 
@@ -34,13 +33,6 @@ def read_manifest(folder: Path) -> Json:
     return manifest
 
 
-def is_for_owner_alone(manifest: Json) -> bool:
-    """May other accounts not read an exported model? Earlier versions did not say."""
-    privacy = manifest["privacy"]
-    unknown = not privacy["private"] and privacy.get("trained_on") != PUBLIC
-    return manifest.get("for_owner_alone", unknown)
-
-
 def plain_file(path: Path) -> Path:
     """The same path. What is there must be a file: a link may lead to any file of the reader's."""
     if not stat.S_ISREG(path.lstat().st_mode):
@@ -49,11 +41,11 @@ def plain_file(path: Path) -> Path:
 
 
 def _named(manifest: Json) -> dict[str, str]:
-    """The hash of every file that a manifest names. Exports of version 0.1 lack that of the vocabulary: refused."""
+    """The hash of every file that a manifest names."""
     graphs, words = manifest["graphs"], manifest["vocabulary"]
     named: list[tuple[Json, tuple[str, ...]]] = [(words, TOKENIZERS)]
     named += [(graphs[graph], (f"{graph}.onnx",)) for graph in {*GRAPHS, *graphs}]
-    named += [(facts, (name,)) for name in (PIECES, CANARIES) if (facts := manifest.get(name.removesuffix(".json")))]
+    named += [(facts, (name,)) for name in (PIECES, CANARIES) if (facts := manifest[name.removesuffix(".json")])]
     for facts, allowed in named:
         if facts["file"] not in allowed or facts["file"] not in FILES:
             raise ValueError(f"{facts['file']!a} is no name of a file of an export")

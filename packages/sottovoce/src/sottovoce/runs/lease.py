@@ -94,10 +94,8 @@ class Lease:
 
     def _is_held(self, ledger: Chain) -> bool:
         known = _read(self._at_store) if self.name else ""
-        if known == "" or known not in (_read(self.folder / _MINE), _read(self.folder / _NEXT)):
-            return False
-        line = known[_RANDOM:]
-        return line in ledger.checks if line else True  # tokens of version 0.1 name no line
+        mine = known != "" and known in (_read(self.folder / _MINE), _read(self.folder / _NEXT))
+        return mine and known[_RANDOM:] in ledger.checks
 
     def _write(self, ledger: Chain, write: Callable[[Path, bytes], None]) -> None:
         """The folder gets the next token before the store does, so a crash in between does not lose the lease."""

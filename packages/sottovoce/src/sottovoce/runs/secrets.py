@@ -127,10 +127,9 @@ class Secrets:
         return (folder / _SALT).exists()
 
     @staticmethod
-    def read_seal(folder: Path, round_number: int) -> bytes | None:
-        """The seal of the checkpoint before a round; version 0.1 kept none."""
-        path = _file(folder, round_number, "seal")
-        return path.read_bytes() if path.exists() else None
+    def read_seal(folder: Path, round_number: int) -> bytes:
+        """The seal of the checkpoint before a round."""
+        return _read(_file(folder, round_number, "seal"))
 
     @staticmethod
     def read_noise(folder: Path, round_number: int) -> dict[str, np.ndarray]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.demo import demo_vocabulary
-from sottovoce.data.store import STORE_FILE, Store, write_in_arrays
+from sottovoce.data.store import STORE_FILE, Store, write_store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.papers.engine.partitions import NODES, Splits, as_plain_text, penn_treebank, pool_users
 from sottovoce.papers.engine.trial import PUBLIC, Size, Trial
@@ -132,7 +132,7 @@ class Populations:
         if not (folder / STORE_FILE).exists():
             self.folder.mkdir(exist_ok=True)
             with made_aside(folder) as draft:
-                write_in_arrays(draft, *make())
+                write_store(draft, *make())
         return folder
 
 

@@ -138,7 +138,7 @@ class Runner:
 
     def _check_result(self, trial: Trial, seed: int) -> None:
         path = self.results.path(trial, seed)
-        # Compared as recipes: a key of a later version has its default in an older result.
+        # Compared as recipes: a key that a result does not name has its default.
         if Recipe.from_dict(Outcome.load(path).recipe) != Recipe.from_dict(published(self.recipe(trial, seed))):
             raise SottoError(f"{path} is of another recipe than it should be; delete it to run it again")
 

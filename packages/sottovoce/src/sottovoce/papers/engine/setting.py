@@ -32,7 +32,7 @@ class Setting:
             raise SottoError(f"{out} holds no reproduction: there is no {SETTING_FILE}; run one into it first")
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            return Setting(**{name: values[name] for name in Setting.__dataclass_fields__ if name in values})
+            return Setting(**values)
         except (OSError, ValueError, TypeError) as error:
             raise SottoError(f"cannot read {path} ({error}); choose another --out") from None
 

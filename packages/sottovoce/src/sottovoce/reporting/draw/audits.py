@@ -109,7 +109,7 @@ def draw_roc(attacks: Sequence[AttackResult]) -> bytes:
         axes.plot([least, 1], [least, 1], color=INK, linewidth=1, dashes=style.DASHES)
         for place, (attack, colour) in enumerate(zip(attacks, COLOURS, strict=False)):
             axes.step(*zip(*attack.roc, strict=True), where="post", color=colour)
-            text = f"{attack.name}\nAUC {attack.auc:.3f} ({attack.low:.3f} to {attack.high:.3f})"
+            text = f"{attack.attack}\nAUC {attack.auc:.3f} ({attack.low:.3f} to {attack.high:.3f})"
             how = {"xycoords": "axes fraction", "va": "top", "fontsize": 8}
             style.label(axes, text, (1, 1 - 0.14 * place), (9, 0), color=colour, **how)
         axes.set_xscale("log")
@@ -127,7 +127,7 @@ def draw_exposure(result: CanariesResult) -> bytes | None:
     """Exposure against the users who held a secret and, with other runs, against ε."""
     if not result.curve:
         return None
-    runs = [(result.claimed, result.curve), *((other.epsilon, other.curve) for other in result.others)]
+    runs = [(result.claimed, result.curve), *((other.epsilon, other.curve) for other in result.beside)]
     bits = Scale("exposure in bits", percent=False)
     holders = sorted({point.holders for _, points in runs for point in points})
     by_holders = []

@@ -13,7 +13,7 @@ from typing import Any
 from sottovoce.commands.export import find_export
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
-from sottovoce.runs.exported import CANARIES, PIECES, is_for_owner_alone, plain_file, read_manifest
+from sottovoce.runs.exported import CANARIES, PIECES, plain_file, read_manifest
 from sottovoce.web.keyboard.vendor import check_vendored
 from sottovoce.web.server import STATIC, local_app, missing
 from sottovoce_evidence.accounting import rounded_up
@@ -91,11 +91,11 @@ def write_page(paths: Sequence[str | Path], out: Path, log: Log = lambda line: N
 def _served(manifest: dict[str, Any]) -> tuple[str, ...]:
     """The files of an export that the page loads; where words have several tokens, it reads several texts at once."""
     tokens = manifest["vocabulary"]["file"]
-    return ("batch.onnx", tokens, PIECES) if manifest.get("pieces") else ("step.onnx", tokens)
+    return ("batch.onnx", tokens, PIECES) if manifest["pieces"] else ("step.onnx", tokens)
 
 
 def _are_private(description: dict[str, Any]) -> bool:
-    return any(is_for_owner_alone(manifest) for manifest in description["models"])
+    return any(manifest["for_owner_alone"] for manifest in description["models"])
 
 
 def _refuse(paths: Sequence[str | Path]) -> None:
@@ -109,10 +109,6 @@ def _refuse(paths: Sequence[str | Path]) -> None:
 def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, Any]:
     """What the page needs to know: the manifests, and the planted canaries."""
     manifests = [read_manifest(folder) for folder in folders]
-    for manifest in manifests:
-        if manifest["vocabulary"].get("kind", "words") != "words" and not manifest.get("pieces"):
-            name = manifest["name"]
-            raise SottoError(f"the export of {name} is of an earlier version, without {PIECES}; export it again")
     names = [manifest["name"] for manifest in manifests]
     if len(set(names)) < len(names):  # two runs of one name: `a/private` and `b/private`
         names = [str(Path(*Path(path).resolve().parts[-2:])) for path in paths]
@@ -120,9 +116,8 @@ def describe(paths: Sequence[str | Path], folders: Sequence[Path]) -> dict[str, 
         privacy = manifest["privacy"]
         privacy["epsilon_shown"] = rounded_up(privacy["epsilon"]) if privacy["private"] else None
         manifest["name"] = name
-    # Earlier exports do not name the file. One that is beside a manifest which says there is none is not read.
     planted = zip(manifests, folders, strict=True)
-    canaries = merge_canaries([read_canaries(folder) if one.get("canaries", True) else [] for one, folder in planted])
+    canaries = merge_canaries([read_canaries(folder) if one["canaries"] else [] for one, folder in planted])
     return {"suggestions": SUGGESTIONS, "models": manifests, "canaries": canaries}
 
 

@@ -159,7 +159,7 @@ def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo
 
 def _is_practice(recipe: dict) -> bool:
     try:
-        return bool(store_facts(Path(recipe["data"]["store"])).get("practice"))
+        return bool(store_facts(Path(recipe["data"]["store"]))["practice"])
     except (SottoError, OSError, KeyError, TypeError):  # no recipe yet, or its store is elsewhere
         return False
 

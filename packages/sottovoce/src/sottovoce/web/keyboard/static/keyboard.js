@@ -35,7 +35,7 @@ function privacyOf({ private: isPrivate, epsilon_shown: epsilon, delta, trained_
 
 // A menu of what the model may know of a writer, where it was trained with that.
 function contextsOf(model) {
-  const contexts = Object.entries(model.manifest.contexts ?? {});
+  const contexts = Object.entries(model.manifest.contexts);
   const menu = element("select", { className: "context" }, element("option", { value: model.begin, textContent: "anyone" }));
   menu.append(...contexts.map(([value, token]) => element("option", { value: token, textContent: value })));
   menu.addEventListener("change", () => {
