@@ -263,24 +263,6 @@ def vectors_with_the_noise_of_another_round():
     device.with_own_noise = noised
 
 
-@caught_by("unit/federation/test_pseudonyms.py", "test_every_person_has_one_home_which_all_silos_agree_on")
-def a_home_in_every_silo():
-    """Each silo takes the people whom it shares with others for its own."""
-    from sottovoce.federation.pseudonyms import Matching
-
-    Matching.is_home = lambda self, pseudonym: True
-
-
-@caught_by("unit/federation/test_pseudonyms.py", "test_a_pseudonym_is_keyed_and_known_by_its_vector")
-def pseudonyms_without_a_key():
-    """A pseudonym is a plain hash: whoever guesses an id finds the person."""
-    from hashlib import sha256
-
-    from sottovoce.federation.pseudonyms import PseudonymKey
-
-    PseudonymKey._keyed = lambda self, text: sha256(text).digest()
-
-
 OTHERS = "test_one_person_changes_nothing_for_all_others"
 TWO_SILOS = "test_a_person_in_two_silos_moves_the_sum_by_no_more_than_one_user"
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         serve_federation,
     )
     from sottovoce.commands.federate_demo import run_federation_demo
-    from sottovoce.commands.federate_homes import choose_homes, write_pseudonyms
     from sottovoce.commands.init import write_recipe
     from sottovoce.commands.live_line import Progress
     from sottovoce.commands.load_model import load_model
@@ -111,7 +110,6 @@ _HOMES = {
     "audit_membership": "commands.audit_membership",
     "audit_rounds": "commands.audit_rounds",
     "audit_tails": "commands.audit_tails",
-    "choose_homes": "commands.federate_homes",
     "compare_levels": "planning.levels",
     "compare_noise": "planning.compare_noise",
     "compare_runs": "commands.compare",
@@ -157,7 +155,6 @@ _HOMES = {
     "verify_release": "commands.verify",
     "watch_app": "commands.watch",
     "write_comparison": "commands.compare",
-    "write_pseudonyms": "commands.federate_homes",
     "write_recipe": "commands.init",
 }
 
@@ -194,7 +191,6 @@ __all__ = [
     "audit_membership",
     "audit_rounds",
     "audit_tails",
-    "choose_homes",
     "compare_levels",
     "compare_noise",
     "compare_runs",
@@ -240,7 +236,6 @@ __all__ = [
     "verify_release",
     "watch_app",
     "write_comparison",
-    "write_pseudonyms",
     "write_recipe",
 ]
 
