@@ -203,7 +203,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(FEDSGD, {"local": {"penalty": 0.1}}), "local steps of fedavg, not for fedsgd; remove it"),
         (case({"local": {"penalty": 1.0, "learning_rate": 0.5}}), "local.penalty=1 must be below 1, half of"),
         (case(FEDSGD, {"local": {"gradient_clip": 0.1}}), "local.gradient_clip=0.1 is for the local steps of fedavg"),
-        (case(CENTRAL, {"local": {"compression": "8bit"}}), "local.compression has no meaning in central training"),
         (case(CENTRAL, privacy(cohort=2.5)), "privacy.cohort=2.5 must be a whole number in central training"),
         (case(CENTRAL, {"run": {"devices": 2}}), "run.algorithm='central' trains on one device"),
         (case(TRANSFER, processes=2), "server.update='transfer' trains on one device"),
@@ -433,7 +432,6 @@ def test_each_setting_of_distillation_is_refused_where_updates_are_averaged(key:
     ("changes", "words"),
     [
         ({"run": {"deploy_every": 2}}, "averaged updates, not for run.algorithm='els'"),
-        ({"local": {"compression": "8bit"}}, "no meaning in training on sampled examples"),
         (TRANSFER, "example-level sampling has none; use fedavg"),
     ],
 )

@@ -114,7 +114,6 @@ class Local:
     objective: str = _choice("what a device minimises (FedAvg)", "plain", "rehearsal", "without_forgetting")
     user_share: float = _value(1.0, "λ: share of the user's own text, or target, against forgetting", above=0, high=1)
     public: str | None = _value(None, "folder of `sotto prepare --plain-text`, for rehearsal or server.text")
-    compression: str = _choice("how an update is sent: none is float32, 8bit one byte a number", "none", "8bit")
 
 
 @dataclass(frozen=True)
