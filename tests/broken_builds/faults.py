@@ -1302,8 +1302,8 @@ def a_separation_of_one_round_more():
 
     from sottovoce_evidence.accounting import matrices
 
-    real = matrices.Toeplitz.sensitivity
-    matrices.Toeplitz.sensitivity = lambda self, allowed: real(
+    real = matrices.StrategyMatrix.sensitivity
+    matrices.StrategyMatrix.sensitivity = lambda self, allowed: real(
         self, replace(allowed, min_separation=allowed.min_separation + 1)
     )
 
@@ -1331,16 +1331,6 @@ def the_multiplier_twice():
 
     real = Mechanism.noise_std
     Mechanism.noise_std = lambda self, *rest: (self.noise_multiplier * real(self, *rest)[0], None)
-
-
-@caught_by("statistical/test_correlated_noise.py", f"{COVARIANCE}[tree]")
-def a_tree_that_draws_once_a_round():
-    """All nodes that a round completes have the same noise."""
-    from sottovoce.privacy.noise_stream import TreeStream
-
-    draws, real = TreeStream.draws, TreeStream.next
-    TreeStream.draws = lambda self, number: 1
-    TreeStream.next = lambda self, state, drawn, number: real(self, state, drawn * draws(self, number), number)
 
 
 @caught_by("unit/privacy/test_noise_stream.py", MEANS)

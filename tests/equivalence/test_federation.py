@@ -45,7 +45,14 @@ EVERYTHING = {
 
 # Users who come at irregular times, and noise that is correlated over rounds.
 SEPARATED = {
-    "privacy": {"sampling": "min_separation", "min_separation": 2, "cohort": 5, "participations": 2, "noise": "tree"}
+    "privacy": {
+        "sampling": "min_separation",
+        "min_separation": 2,
+        "cohort": 5,
+        "participations": 2,
+        "noise": "banded",
+        "noise_coefficients": (1.0, 0.5),
+    },
 }
 
 

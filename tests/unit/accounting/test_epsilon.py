@@ -366,7 +366,7 @@ def test_defaults_and_names() -> None:
 def test_importing_is_light() -> None:
     """Neither jax nor dp-accounting is imported before it is needed; the moments accountant never needs them."""
     code = (
-        "import sys; from sottovoce import accounting as a;"
+        "import sys; from sottovoce_evidence import accounting as a;"
         "a.epsilon([(a.SampledGaussian(1.0, 'poisson', .01), 10)], 1e-6, 'moments');"
         "assert not {'jax', 'dp_accounting', 'scipy'} & set(sys.modules)"
     )

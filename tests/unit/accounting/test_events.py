@@ -25,7 +25,7 @@ from sottovoce_evidence.accounting import (
 )
 from sottovoce_evidence.accounting.events import ADDED, KINDS, REPLACED
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation
 from sottovoce_evidence.errors import SottoError
 
 
@@ -56,7 +56,6 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         Covered(1.5, ADDED),
         NonPrivate(),
         RUN,
-        CorrelatedGaussian(0.8, Tree(), Participation(20, 5, 3, in_turn=True)),
         CorrelatedGaussian(0.8, Blt((0.3, 0.1), (0.9, 0.2)), Participation(20, 5, 3)),
     ],
 )
@@ -123,7 +122,6 @@ def test_a_run_in_a_ledger_is_plain_and_flat():
         "rounds": 20,
         "min_separation": 5,
         "participations": 3,
-        "in_turn": False,
         "noise": "banded",
         "bands": [1.0, 0.5, 0.375],
     }

@@ -7,7 +7,7 @@ import pytest
 from sottovoce.build.blocks import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.sampling import InTurn, MinSeparation, Poisson
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity
 from sottovoce_evidence.recipe import Recipe
 
 GOOD = Recipe().replace(privacy={"users": 1000, "cohort": 50.0, "noise_multiplier": 1.0}, run={"rounds": 20})
@@ -38,7 +38,7 @@ def test_tracking_and_noise_of_devices_are_there_where_they_are_asked_for():
     assert (found.honest, found.participations) == (8, 3)
 
 
-@pytest.mark.parametrize("matrix", [Banded((1.0, 0.5)), Blt((0.5,), (0.9,)), Tree(), Identity()])
+@pytest.mark.parametrize("matrix", [Banded((1.0, 0.5)), Blt((0.5,), (0.9,)), Identity()])
 def test_a_recipe_keeps_a_matrix(matrix):
     kept = settings_of(matrix) if isinstance(matrix, Banded | Blt) else {}
     assert matrix_of(GOOD.replace(privacy={"noise": matrix.kind, **kept}).privacy) == matrix

@@ -98,7 +98,7 @@ def separated(**keys: Any) -> dict[str, Any]:
 
 
 def correlated(**keys: Any) -> dict[str, Any]:
-    return privacy(**{"sampling": "in_turn", "noise": "tree", **keys})
+    return privacy(**{"sampling": "in_turn", "noise": "banded", **keys})
 
 
 def federation(**keys: Any) -> dict[str, Any]:
@@ -174,8 +174,8 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(privacy(clip_weighted=True, estimator="clipped_denominator")), "enough for the fixed denominator only"),
         (case(privacy(noise_bands=4)), "privacy.noise_bands has no meaning with privacy.noise='independent'"),
         (case(correlated(noise="blt", noise_coefficients=[0.5])), "privacy.noise_decays must be as many as"),
-        (case(privacy(**EXPERIMENT), correlated()), "privacy.noise='tree' is for private runs"),
-        (case(privacy(noise="tree")), "use 'in_turn' or 'min_separation' as privacy.sampling, not 'poisson'"),
+        (case(privacy(**EXPERIMENT), correlated()), "privacy.noise='banded' is for private runs"),
+        (case(privacy(noise="banded")), "use 'in_turn' or 'min_separation' as privacy.sampling, not 'poisson'"),
         (case(correlated(clip_schedule=[[1, 1.0], [5, 0.5]])), "privacy.clip_schedule changes rounds, and privacy.no"),
         (case(privacy(**EXPERIMENT, epsilon=2.0)), "no meaning in experiment mode: its ε is infinite"),
         (case(privacy(mode="experiment", noise_multiplier=None)), "experiment mode needs privacy.noise_std or"),
@@ -225,7 +225,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(federation(participations=3)), "federation.participations=3 is for federation.noise='devices'"),
         (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.aggregation="),
         (case(NOISED, privacy(**EXPERIMENT)), "federation.noise='devices' is for private runs"),
-        (case(NOISED, correlated()), "federation.noise='devices' has no accounting with privacy.noise='tree'"),
+        (case(NOISED, correlated()), "federation.noise='devices' has no accounting with privacy.noise='banded'"),
         (case(NOISED, privacy(adaptive_quantile=0.5)), "privacy.adaptive_quantile needs exact counts of users"),
         (case(NOISED, privacy(noise_schedule=[[1, 1.0], [2, 2.0]])), "federation.noise='devices' has one noise"),
         (case(NOISED, privacy(estimator="clipped_denominator")), "needs the exact weight of a cohort"),

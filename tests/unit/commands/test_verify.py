@@ -56,7 +56,7 @@ from sottovoce.runs.exported import GRAPHS
 from sottovoce_evidence import accounting, signature
 from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
-from sottovoce_evidence.accounting.matrices import Identity, Participation, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Identity, Participation
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import INFINITY, pretty, sealed, sha256_of
 from sottovoce_evidence.hash_chain import chained
@@ -392,7 +392,7 @@ def test_neither_jax_nor_the_training_code_is_imported(release):
     ],
 )
 def test_the_charge_of_correlated_noise_is_the_one_described(lie, fault):
-    true = CorrelatedGaussian(1.5, Tree(), Participation(12, 3, 2))
+    true = CorrelatedGaussian(1.5, Banded((1.0, 0.5)), Participation(12, 3, 2))
     mechanism = replace(make_statement().mechanism, correlation=Correlation.of(true), noise_multiplier=1.5)
     statement = make_statement(mechanism=mechanism, rounds_done=12)
     spent = [] if lie is None else [(replace(true, **lie), 1)]
@@ -1179,7 +1179,7 @@ def test_whatever_the_files_hold_it_answers(whole, number, monkeypatch):
 KINDS = {
     "fixed": {"privacy": {"sampling": "fixed"}},
     "in turn": {"privacy": {"sampling": "in_turn"}},
-    "correlated": {"privacy": {"sampling": "in_turn", "noise": "tree"}},
+    "correlated": {"privacy": {"sampling": "in_turn", "noise": "banded", "noise_coefficients": (1.0, 0.5)}},
     "least separation": {"privacy": {"sampling": "min_separation", "min_separation": 2, "noise": "banded"}},
     "clipped denominator": {"privacy": {"estimator": "clipped_denominator"}},
     "per layer": {"privacy": {"clipping": "per_layer"}},

@@ -309,7 +309,8 @@ def test_the_secret_is_drawn_once_and_for_its_owner_alone(tmp_path):
     assert (tmp_path / devices.SECRET).stat().st_mode & 0o077 == 0
 
 
-SEPARATED = {"sampling": "min_separation", "min_separation": 3, "participations": 2, "cohort": 3, "noise": "tree"}
+SEPARATED = {"sampling": "min_separation", "min_separation": 3, "participations": 2, "cohort": 3}
+SEPARATED |= {"noise": "banded", "noise_coefficients": (1.0, 0.5)}
 
 
 def separated(task: Task) -> Task:

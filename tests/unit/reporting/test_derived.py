@@ -26,8 +26,7 @@ KINDS = {
     "fixed": {"privacy": {"sampling": "fixed"}},
     "in turn": {"privacy": {"sampling": "in_turn"}},
     "least separation": {"privacy": {"sampling": "min_separation", "min_separation": 5, "participations": 3}},
-    "correlated": {"privacy": {"sampling": "in_turn", "noise": "tree"}},
-    "banded": {
+    "correlated": {
         "privacy": {"sampling": "in_turn", "noise": "banded", "noise_coefficients": (1.0, 0.5), "accountant": "pld"}
     },
     "clipped denominator": {"privacy": {"estimator": "clipped_denominator", "min_weight": 500.0}},

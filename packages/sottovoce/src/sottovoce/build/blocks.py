@@ -9,7 +9,7 @@ from sottovoce.privacy.clipping import CLIPS, Clip, PerLayerClip
 from sottovoce.privacy.device_noise import DeviceNoise, how_often
 from sottovoce.privacy.estimators import ESTIMATORS, Estimator
 from sottovoce.privacy.sampling import SAMPLERS, Sampler, build_sampler
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix
 from sottovoce_evidence.recipe import Privacy, Recipe
 
 
@@ -84,7 +84,7 @@ def matrix_of(privacy: Privacy) -> StrategyMatrix:
         return Blt(privacy.noise_coefficients, privacy.noise_decays)
     if privacy.noise == Banded.kind:
         return Banded(privacy.noise_coefficients)
-    return Tree() if privacy.noise == Tree.kind else Identity()
+    return Identity()
 
 
 def settings_of(matrix: StrategyMatrix) -> dict[str, tuple[float, ...]]:

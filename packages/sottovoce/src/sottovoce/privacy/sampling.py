@@ -380,9 +380,6 @@ class InTurn(BoundedParticipation):
     def user_rate(self) -> float:
         return 1 / self.groups
 
-    def participation(self, rounds: int) -> Participation:
-        return replace(super().participation(rounds), in_turn=True)
-
     def group_of(self, names: np.ndarray) -> np.ndarray:
         return self._mixed(names) % np.uint64(self.groups)
 

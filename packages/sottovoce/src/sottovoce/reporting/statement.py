@@ -95,7 +95,6 @@ class Correlation(Facts):
     noise_over_clip: float
     min_separation: int
     participations: int
-    in_turn: bool
 
     @staticmethod
     def of(event: CorrelatedGaussian) -> Correlation:
@@ -107,7 +106,6 @@ class Correlation(Facts):
             noise_over_clip=event.noise_multiplier * event.sensitivity,
             min_separation=participation.min_separation,
             participations=participation.most,
-            in_turn=participation.in_turn,
         )
 
 
