@@ -533,7 +533,7 @@ def coins_of_one_silo_alone():
     from sottovoce_evidence.accounting import SampledSkellam
 
     def charged(self, event):
-        return SampledSkellam(event.noise_multiplier * event.silos, "poisson", event.user_rate, self.steps)
+        return SampledSkellam(event.noise_multiplier, "poisson", event.example_rate, self.steps)
 
     DeviceNoise._charged = charged
 

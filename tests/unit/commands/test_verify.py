@@ -54,7 +54,13 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.exported import GRAPHS
 from sottovoce_evidence import accounting, signature
-from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, ThresholdedHistogram, epsilon
+from sottovoce_evidence.accounting import (
+    SampledExamples,
+    SampledGaussian,
+    SampledSkellam,
+    ThresholdedHistogram,
+    epsilon,
+)
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import Banded, Identity, Participation
 from sottovoce_evidence.errors import SottoError
@@ -403,8 +409,12 @@ def test_the_charge_of_correlated_noise_is_the_one_described(lie, fault):
 @pytest.mark.parametrize(
     ("event", "fault"),
     [
-        (SampledSilos(1.5, 0.01, 3), None),
-        (SampledSilos(1.5, 0.01, 2), "it charges 2 silos of a person, and the statement declares 3"),
+        (SampledExamples(3 * 1.5, 0.01, 3), None),
+        (
+            SampledExamples(3 * 1.5, 0.009, 3),
+            "it charges a user rate of 0.009 in each silo, below the one that is declared",
+        ),
+        (SampledExamples(2 * 1.5, 0.01, 2), "it charges 2 silos of a person, and the statement declares 3"),
         (SampledGaussian(1.5, "poisson", 0.01), "it charges 1 silo of a person, and the statement declares 3"),
         (SampledSkellam(1.5, "poisson", 0.01, 2.0**26, 3), None),
         (SampledSkellam(1.5, "poisson", 0.01, 2.0**26), "it charges 1 silo of a person, and the statement declares 3"),

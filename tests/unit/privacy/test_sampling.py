@@ -19,7 +19,6 @@ from sottovoce_evidence.accounting import (
     NonPrivate,
     SampledExamples,
     SampledGaussian,
-    SampledSilos,
     epsilon,
     event_from_json,
 )
@@ -295,10 +294,10 @@ def test_examples_are_drawn_from_as_many_places_for_every_user():
 
 def test_a_person_in_several_silos_is_charged_for_the_coins_of_all():
     sampler = build_sampler("poisson", cohort=4, users=40, silos=3)
-    assert sampler.event(1.5) == SampledSilos(1.5, 0.1, 3)
+    assert sampler.event(1.5) == SampledExamples(3 * 1.5, 0.1, 3)
     assert (sampler.most_updates, Poisson(0.1).most_updates) == (3, 1)
     assert np.array_equal(sampler.sample(range(40), bytes(32)), Poisson(0.1).sample(range(40), bytes(32)))
-    assert sampler.of_population(5, 10).event(1.5) == SampledSilos(1.5, 0.5, 3)
+    assert sampler.of_population(5, 10).event(1.5) == SampledExamples(3 * 1.5, 0.5, 3)
     with pytest.raises(SottoError, match="no accounting for one person in 2 silos"):
         build_sampler("fixed", cohort=4, users=40, silos=2)
     with pytest.raises(SottoError, match="silos=0"):

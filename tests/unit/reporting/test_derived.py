@@ -12,7 +12,7 @@ from sottovoce.privacy.clipping import CLIPS, PerLayerClip
 from sottovoce.reporting.adversaries import FederationFacts
 from sottovoce.reporting.derived import alike, charge_faults, derive, fact_faults, has_room
 from sottovoce.reporting.statement import Charges, ChosenFacts, RunFacts, Statement, VocabularyFacts, make_statement
-from sottovoce_evidence.accounting import BestOfRuns, Covered, HeldOutSums, SampledSilos, ThresholdedHistogram
+from sottovoce_evidence.accounting import BestOfRuns, Covered, HeldOutSums, SampledExamples, ThresholdedHistogram
 from sottovoce_evidence.recipe import Recipe
 
 GOOD = Recipe().replace(
@@ -124,7 +124,7 @@ def test_nothing_but_rounds_of_the_run_is_charged(kind):
     assert list(charge_faults(statement, charged, derived)) == []
     assert list(charge_faults(statement, [*charged, (ThresholdedHistogram(1.0, 1e-6), 1), charged[0]], derived)) == []
     assert "it charges 0 rounds" in list(charge_faults(statement, [(Covered(1.5), 20)], derived))[-1]
-    for cheap in (Covered(1.5), SampledSilos(1.5, 0.1, 5000), replace(charged[0][0], noise_multiplier=150.0)):
+    for cheap in (Covered(1.5), SampledExamples(5000 * 1.5, 0.1, 5000), replace(charged[0][0], noise_multiplier=150.0)):
         (fault,) = charge_faults(statement, [*charged, (cheap, 3)], derived)
         assert fault.startswith(f"it charges what is no round of this run: {cheap.kind}, {{")
 

@@ -34,7 +34,6 @@ from sottovoce_evidence.accounting import (
     BestOfRuns,
     SampledExamples,
     SampledGaussian,
-    SampledSilos,
     SampledSkellam,
     Spent,
     ThresholdedHistogram,
@@ -543,10 +542,10 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
     # Of the best of several runs, each has to be what the statement describes.
     runs = [(event.run if isinstance(event, BestOfRuns) else ((event, count),)) for event, count in spent]
     spent = [pair for run in runs for pair in run]
-    rounds = [(event, count) for event, count in spent if isinstance(event, Sampled | SampledSilos)]
+    rounds = [(event, count) for event, count in spent if isinstance(event, Sampled)]
     mechanism, factors = statement.mechanism, [factor for _, factor in statement.mechanism.noise_schedule] or [1.0]
     described = [(mechanism.nominal_noise_multiplier or mechanism.noise_multiplier) * factor for factor in factors]
-    most = max((event.noise_multiplier for event, _ in rounds), default=0.0)
+    most = max((_noise_over_a_user(statement, event) for event, _ in rounds), default=0.0)
     if not most <= max(described) * (1 + _ROUNDING):  # NaN is no guarantee
         yield f"it charges rounds of noise multiplier {most:g}, and the statement describes {max(described):g}"
     yield from _correlation_faults(statement, spent)
@@ -559,6 +558,12 @@ def _ledger_faults(found: _Evidence) -> Iterator[str]:
         yield f"it charges a user rate of {rate:g}, and the statement declares {statement.declared.user_rate:g}"
     yield from _example_faults(statement, spent)
     yield from _silo_faults(statement, spent)
+
+
+def _noise_over_a_user(statement: Statement, event: accounting.Event) -> float:
+    """The noise multiplier; of a person in several silos, that over all of their updates."""
+    in_silos = statement.declared.silos and isinstance(event, SampledExamples)
+    return event.noise_multiplier / event.examples_per_user if in_silos else event.noise_multiplier
 
 
 def _vocabulary_faults(statement: Statement, spent: Spent) -> Iterator[str]:
@@ -607,7 +612,7 @@ def _example_faults(statement: Statement, spent: Spent) -> Iterator[str]:
     """Where examples are sampled: each round is charged for all of a user's."""
     declared = statement.declared
     most = declared.examples_per_user
-    events = [event for event, _ in spent if isinstance(event, SampledExamples)]
+    events = [event for event, _ in spent if isinstance(event, SampledExamples) and not declared.silos]
     if statement.private and (most is None) != (not events):
         yield "examples are sampled in its charges or in the statement, and not in both"
     for event in events:
@@ -625,8 +630,12 @@ def _silo_faults(statement: Statement, spent: Spent) -> Iterator[str]:
     for event, _ in spent:
         sampled = isinstance(event, SampledGaussian | SampledSkellam)
         drawn = sampled and event.sampling == "poisson" and event.user_rate < 1
-        charged = (event.silos or 1) if isinstance(event, SampledSilos | SampledSkellam) else 1
-        if (drawn or isinstance(event, SampledSilos)) and charged < most:
+        charged = (event.silos or 1) if isinstance(event, SampledSkellam) else 1
+        if statement.declared.silos and isinstance(event, SampledExamples):
+            drawn, charged = True, event.examples_per_user
+            if not event.example_rate >= statement.declared.user_rate * (1 - _ROUNDING):
+                yield f"it charges a user rate of {event.example_rate:g} in each silo, below the one that is declared"
+        if drawn and charged < most:
             yield f"it charges {count_of(charged, 'silo')} of a person, and the statement declares {most}"
 
 

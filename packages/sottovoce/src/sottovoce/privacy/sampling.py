@@ -17,7 +17,7 @@ import numpy as np
 
 from sottovoce.privacy.registry import Block, Registry
 from sottovoce.privacy.rng import chacha20, philox
-from sottovoce_evidence.accounting.events import Covered, Event, SampledExamples, SampledGaussian, SampledSilos
+from sottovoce_evidence.accounting.events import Covered, Event, SampledExamples, SampledGaussian
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.errors import SottoError
 
@@ -166,7 +166,7 @@ class Poisson(Sampler):
 
     def event(self, noise_multiplier: float) -> Event:
         if self.silos > 1:
-            return SampledSilos(noise_multiplier, self.user_rate, self.silos)
+            return SampledExamples(self.silos * noise_multiplier, self.user_rate, self.silos)
         return SampledGaussian(noise_multiplier, "poisson", self.user_rate)
 
     def expected(self, users: int) -> float:
