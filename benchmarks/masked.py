@@ -60,7 +60,6 @@ def main() -> None:
     parser.add_argument("--embedding", type=int, default=32)
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--colluding", type=int, default=0, help="devices that may collude with the server")
-    parser.add_argument("--compression", choices=("none", "8bit"), default="none", help="of a user's update")
     arguments = parser.parse_args()
     logging.disable(logging.WARNING)
     measure = {"memory": in_memory, "link": over_link, "processes": in_processes}[arguments.what]
@@ -81,7 +80,6 @@ def make_recipe(kind: str, silos: int, arguments: argparse.Namespace) -> Recipe:
         model={"embedding": arguments.embedding, "hidden": arguments.hidden},
         privacy={"users": users, "cohort": users, "delta": 1e-4, "epsilon": None, "noise_multiplier": 1.0},
         run={"rounds": 10_000, "evaluate_every": 0, "block": 1},
-        local={"compression": arguments.compression},
         federation=federation,
     )
 

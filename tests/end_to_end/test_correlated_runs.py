@@ -40,7 +40,6 @@ from sottovoce_evidence.recipe import Recipe
 from thread_group import in_every_process
 
 KINDS = {
-    "tree": {"noise": "tree"},
     "banded": {"noise": "banded", "noise_coefficients": (1.0, 0.5, 0.3)},
     "blt": {"noise": "blt", "noise_coefficients": (0.3, 0.2), "noise_decays": (0.9, 0.4)},
 }

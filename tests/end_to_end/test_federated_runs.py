@@ -132,7 +132,8 @@ def phones(tmp_path, store, vocabulary, monkeypatch) -> Federation:
 
 def separated_recipe(federation, **privacy):
     bounded = {"sampling": "min_separation", "min_separation": 2, "participations": 3, "cohort": 4, "users": 11}
-    return tiny_recipe(federation.path, privacy={**bounded, "noise": "tree", **privacy}, run={"rounds": 6})
+    bounded |= {"noise": "banded", "noise_coefficients": (1.0, 0.5)}
+    return tiny_recipe(federation.path, privacy={**bounded, **privacy}, run={"rounds": 6})
 
 
 @pytest.mark.slow
@@ -160,7 +161,7 @@ def test_correlated_noise_over_devices_asks_only_who_is_free(phones, tmp_path):
     answers = Counter(code for line in Lines(run / "diagnostics.jsonl").read() for code in line["answers"])
     assert set(answers) <= {"joined", "away"}  # away: not asked
     statement = result.statement
-    assert statement.mechanism.correlation.noise == "tree"
+    assert statement.mechanism.correlation.noise == "banded"
     assert result.epsilon_realised is None  # the users of a silo are not told apart
     assert "in which rounds a user joins, if they are known to take part" in " ".join(statement.not_covered)
     assert call("release", run, "--out", tmp_path / "release", "--yes") == 0

@@ -27,10 +27,10 @@ from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.round import play_round
 from sottovoce.training.server import Server
 from sottovoce.training.types import Algorithm
-from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix
 
 LENGTH, S, Z, QW, DECLARED, COHORT, ROUNDS = 24, 0.5, 0.8, 3.0, 12, 3, 11
-MATRICES = {"tree": Tree(), "banded": Banded((1.0, 0.6, 0.4, 0.3, 0.2)), "blt": Blt((0.3, 0.2), (0.9, 0.4))}
+MATRICES = {"banded": Banded((1.0, 0.6, 0.4, 0.3, 0.2)), "blt": Blt((0.3, 0.2), (0.9, 0.4))}
 SAMPLERS = {
     "in_turn": InTurn(COHORT, DECLARED, seed=5),
     "min_separation": MinSeparation(COHORT, DECLARED, 5, min_separation=3, most_participations=3),
@@ -92,12 +92,9 @@ def estimates(algorithm: Algorithm, model, store: Store, models: list) -> np.nda
 
 
 def strategy(matrix: StrategyMatrix) -> np.ndarray:
-    """C, written out; of a tree, a row for every node that is complete by the last round."""
+    """C, written out."""
     column = matrix.coefficients(ROUNDS)
-    if column is not None:
-        return np.array([[column[i - j] if i >= j else 0.0 for j in range(ROUNDS)] for i in range(ROUNDS)])
-    nodes = [(end - 2**level, end) for end in range(1, ROUNDS + 1) for level in range((end & -end).bit_length())]
-    return np.array([[float(first <= t < end) for t in range(ROUNDS)] for first, end in nodes])
+    return np.array([[column[i - j] if i >= j else 0.0 for j in range(ROUNDS)] for i in range(ROUNDS)])
 
 
 QUICK = [("blt", "in_turn")]

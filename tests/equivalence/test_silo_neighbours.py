@@ -18,7 +18,7 @@ from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Task
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import for_devices
-from sottovoce_evidence.accounting import SampledSilos
+from sottovoce_evidence.accounting import SampledExamples
 
 S, SILOS, LOUD = 0.3, 2, [50] * 20
 SHARES = {"north": 2, "south": 2}
@@ -74,4 +74,4 @@ def test_a_person_in_two_silos_moves_the_sum_by_no_more_than_one_user(vocabulary
     assert moved > 0.95 * S, "no person comes near what is charged"
     mechanism = assembly.algorithm.mechanism
     assert mechanism.sensitivity(task.clip_norms) * 4 == pytest.approx(S)
-    assert mechanism.event(1) == SampledSilos(1.0, 1.0, SILOS)
+    assert mechanism.event(1) == SampledExamples(SILOS * 1.0, 1.0, SILOS)

@@ -15,12 +15,12 @@ from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Estimate, Mechanism
 from sottovoce.privacy.sampling import InTurn
 from sottovoce.runs.secrets import Secrets
-from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix
 
 Z, S, ROUNDS, STREAMS = 0.7, 1.3, 11, 20_000
 FIXED = FixedDenominator(4.0)
 SAMPLER = InTurn(cohort=4, users=16, seed=0)
-MATRICES = {"tree": Tree(), "banded": Banded((1.0, 0.5, 0.375, 0.3)), "blt": Blt((0.3, 0.2), (0.9, 0.4))}
+MATRICES = {"banded": Banded((1.0, 0.5, 0.375, 0.3)), "blt": Blt((0.3, 0.2), (0.9, 0.4))}
 
 
 def mechanism_of(matrix: StrategyMatrix, estimator=FIXED) -> Mechanism:
@@ -41,25 +41,9 @@ def simulated(mechanism: Mechanism) -> np.ndarray:
 
 
 def inverse_of(matrix: StrategyMatrix) -> np.ndarray:
-    """w = B m, one column for every independent draw."""
-    if matrix.kind != "tree":
-        column = matrix.coefficients(ROUNDS)
-        assert column is not None
-        return np.linalg.inv([[column[i - j] if i >= j else 0.0 for j in range(ROUNDS)] for i in range(ROUNDS)])
-    nodes = [(level, end) for end in range(1, ROUNDS + 1) for level in range((end & -end).bit_length())]
-    refined, variances = {}, [1.0]
-    for level, end in nodes:
-        own = np.array([float(node == (level, end)) for node in nodes])
-        if level:
-            variances = [*variances[:level], 1 / (1 + 1 / (2 * variances[level - 1]))]
-            children = refined[level - 1, end - 2 ** (level - 1)] + refined[level - 1, end]
-            own = variances[level] * own + (1 - variances[level]) * children
-        refined[level, end] = own
-    prefixes = [np.zeros(len(nodes))]
-    for number in range(1, ROUNDS + 1):
-        level = (number & -number).bit_length() - 1
-        prefixes.append(prefixes[number - 2**level] + refined[level, number])
-    return np.diff(prefixes, axis=0)
+    """C⁻¹: w = C⁻¹ m."""
+    column = matrix.coefficients(ROUNDS)
+    return np.linalg.inv([[column[i - j] if i >= j else 0.0 for j in range(ROUNDS)] for i in range(ROUNDS)])
 
 
 def whitened(noise: np.ndarray, covariance: np.ndarray) -> np.ndarray:

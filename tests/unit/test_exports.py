@@ -25,8 +25,6 @@ FUNCTIONS = {
     "export": ("export_run",),
     "federate": (
         "create_federation",
-        "choose_homes",
-        "write_pseudonyms",
         "enrol",
         "make_device_key",
         "federation_members",

@@ -15,7 +15,6 @@ from sottovoce_evidence.accounting import (
     NonPrivate,
     SampledExamples,
     SampledGaussian,
-    SampledSilos,
     SampledSkellam,
     ThresholdedHistogram,
     calibrate,
@@ -25,7 +24,7 @@ from sottovoce_evidence.accounting import (
 )
 from sottovoce_evidence.accounting.events import ADDED, KINDS, REPLACED
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation
 from sottovoce_evidence.errors import SottoError
 
 
@@ -46,7 +45,6 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         poisson(1.0, 0.01),
         fixed(1.5, 10, 1000),
         SampledExamples(2.5, 0.01, 8),
-        SampledSilos(1.5, 0.01, 3),
         SampledSkellam(1.2, "poisson", 0.01, 2.0**26),
         SampledSkellam(1.2, "poisson", 0.01, 2.0**26, silos=3),
         ThresholdedHistogram(2.0, 1e-7),
@@ -56,7 +54,6 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         Covered(1.5, ADDED),
         NonPrivate(),
         RUN,
-        CorrelatedGaussian(0.8, Tree(), Participation(20, 5, 3, in_turn=True)),
         CorrelatedGaussian(0.8, Blt((0.3, 0.1), (0.9, 0.2)), Participation(20, 5, 3)),
     ],
 )
@@ -79,9 +76,6 @@ def test_an_event_says_the_rounds_that_it_costs_as_much_as():
     assert poisson(1.0, 0.01).gaussians() == (poisson(1.0, 0.01),)
     assert SampledExamples(1.0, 0.01, 8).gaussians() == (SampledExamples(1.0, 0.01, 8),)
     assert SampledExamples(1.0, 0.01, 1).gaussians() == (poisson(1.0, 0.01),)  # an example is a user
-    # A person in three silos: each update moves a third of what the noise is counted over.
-    assert SampledSilos(1.5, 0.01, 3).gaussians() == (SampledExamples(4.5, 0.01, 3),)
-    assert SampledSilos(1.5, 0.01, 1).gaussians() == (poisson(1.5, 0.01),)
     assert ThresholdedHistogram(2.0, 1e-7).gaussians() == (poisson(2.0, 1.0),)  # a round that all users join
     assert Covered(1.5).gaussians() == NonPrivate().gaussians() == ()
     given_away = [event.giveaway for event in (poisson(1.0, 0.01), ThresholdedHistogram(2.0, 1e-7), Covered(1.5))]
@@ -92,7 +86,6 @@ def test_calibration_chooses_the_noise_of_rounds_alone():
     assert [name for name, kind in KINDS.items() if kind.scalable] == [
         "sampled-gaussian",
         "sampled-examples",
-        "sampled-silos",
         "sampled-skellam",
         "correlated-gaussian",
     ]
@@ -123,7 +116,6 @@ def test_a_run_in_a_ledger_is_plain_and_flat():
         "rounds": 20,
         "min_separation": 5,
         "participations": 3,
-        "in_turn": False,
         "noise": "banded",
         "bands": [1.0, 0.5, 0.375],
     }
@@ -182,15 +174,9 @@ def test_the_noise_for_sampled_examples_is_found():
 
 def test_a_person_in_several_silos_is_charged_for_all_of_them_together():
     """Above one silo alone. Where every silo draws them, as one user whom a round surely draws."""
-    charged = epsilon([(SampledSilos(1.5, 0.05, 2), 40)], 1e-5)
+    charged = epsilon([(SampledExamples(2 * 1.5, 0.05, 2), 40)], 1e-5)
     assert charged > 1.5 * epsilon([(poisson(3.0, 0.05), 40)], 1e-5)
-    surely = epsilon([(SampledSilos(3.0, 1.0, 4), 10)], 1e-5)
+    surely = epsilon([(SampledExamples(4 * 3.0, 1.0, 4), 10)], 1e-5)
     assert surely == pytest.approx(epsilon([(poisson(3.0, 1.0), 10)], 1e-5), rel=1e-9)
-    with pytest.raises(SottoError, match="sampled silos"):
-        epsilon([(SampledSilos(1.5, 0.05, 2), 40)], 1e-5, "rdp")
-
-
-@pytest.mark.parametrize(("rate", "silos"), [(0.0, 2), (1.5, 2), (0.1, 0)])
-def test_silos_and_their_rate_have_limits(rate, silos):
-    with pytest.raises(SottoError):
-        SampledSilos(1.0, rate, silos)
+    with pytest.raises(SottoError, match="sampled examples"):
+        epsilon([(SampledExamples(2 * 1.5, 0.05, 2), 40)], 1e-5, "rdp")

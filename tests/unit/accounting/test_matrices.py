@@ -15,7 +15,6 @@ from sottovoce_evidence.accounting.matrices import (
     Identity,
     Participation,
     StrategyMatrix,
-    Tree,
     matrix_from_json,
     realised_sensitivity,
     worst_rounds,
@@ -24,16 +23,12 @@ from sottovoce_evidence.errors import SottoError
 
 ROOT = tuple(np.cumprod([1.0] + [(2 * j - 1) / (2 * j) for j in range(1, 8)]))  # of 1/√(1-x)
 BLT = Blt((0.3, 0.2), (0.9, 0.5))
-ALL = (Identity(), Tree(), Banded(ROOT), Banded((1.0, 1.0, 0.5)), BLT)
+ALL = (Identity(), Banded(ROOT), Banded((1.0, 1.0, 0.5)), BLT)
 
 
 def dense(matrix: StrategyMatrix, n: int) -> np.ndarray:
     """C, written down."""
-    if isinstance(matrix, Tree):
-        nodes = [(first, size) for size in (1, 2, 4, 8, 16, 32) for first in range(0, n - size + 1, size)]
-        return np.array([[first <= t < first + size for t in range(n)] for first, size in nodes], dtype=float)
     column = matrix.coefficients(n)
-    assert column is not None
     return np.array([[column[t - s] if s <= t else 0.0 for s in range(n)] for t in range(n)])
 
 
@@ -44,29 +39,22 @@ def patterns(allowed: Participation) -> np.ndarray:
     for number in range(1, min(k, n) + 1):
         for rounds in combinations(range(n), number):
             gaps = [after - before for before, after in pairwise(rounds)]
-            if all(gap == b if allowed.in_turn else gap >= b for gap in gaps):
+            if all(gap >= b for gap in gaps):
                 found.append([t in rounds for t in range(n)])
     return np.array(found, dtype=float)
 
 
-@pytest.mark.parametrize("in_turn", [False, True])
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 8, 11, 12])
-def test_the_sensitivity_is_that_of_the_worst_pattern(n, in_turn):
+def test_the_sensitivity_is_that_of_the_worst_pattern(n):
     for b in range(1, 6):
         for k in range(1, 5):
-            allowed = Participation(n, b, k, in_turn)
+            allowed = Participation(n, b, k)
             every = patterns(allowed)
             for matrix in ALL:
                 worst = np.sqrt(np.square(dense(matrix, n) @ every.T).sum(axis=0).max())
                 found = matrix.sensitivity(allowed)
                 assert found == pytest.approx(worst, rel=1e-12), (matrix, allowed)
                 assert found >= worst * (1 - 1e-15)
-
-
-@pytest.mark.parametrize(("n", "b", "k"), [(13, 3, 5), (16, 2, 6), (20, 3, 4), (21, 6, 4)])
-def test_the_tree_by_every_pattern_of_longer_runs(n, b, k):
-    worst = np.square(dense(Tree(), n) @ patterns(Participation(n, b, k)).T).sum(axis=0).max()
-    assert Tree().sensitivity(Participation(n, b, k)) ** 2 == pytest.approx(worst)
 
 
 # By jax_privacy 2.0.0: toeplitz.minsep_sensitivity_squared(coefficients, b, k, n).
@@ -105,17 +93,10 @@ def test_the_error_of_prefix_sums_is_that_of_dense_matrices(n):
     for matrix in (Identity(), Banded(ROOT), BLT):
         rows = np.square(sums @ np.linalg.inv(dense(matrix, n))).sum(axis=1)
         assert matrix.prefix_error(n) == pytest.approx(math.sqrt(rows.mean()), rel=1e-12)
-    # Of the tree: the least-squares estimate of a prefix sum from the nodes that lie within it.
-    errors = []
-    for t in range(1, n + 1):
-        known = dense(Tree(), t)
-        errors.append(np.ones(t) @ np.linalg.inv(known.T @ known) @ np.ones(t))
-    assert Tree().prefix_error(n) == pytest.approx(math.sqrt(np.mean(errors)), rel=1e-12)
 
 
-def test_known_errors():
+def test_a_known_error():
     assert Identity().prefix_error(3) == pytest.approx(math.sqrt(2))  # of 1, 2 and 3
-    assert Tree.variances(4) == pytest.approx([1, 2 / 3, 4 / 7])
 
 
 @pytest.mark.parametrize("matrix", ALL)
@@ -127,7 +108,6 @@ def test_the_sensitivity_never_falls_with_rounds_nor_participations_nor_rises_wi
         assert at(n, b, k) <= at(n + 1, b, k) <= at(2 * n, b, k)
         assert at(n, b, k) <= at(n, b, k + 1)
         assert at(n, b + 1, k) <= at(n, b, k)
-        assert matrix.sensitivity(Participation(n, b, k, in_turn=True)) <= at(n, b, k)
 
 
 def test_a_run_in_turn_has_room_for_as_many_participations():
@@ -185,17 +165,11 @@ def test_matrices_survive_json():
 
 
 def test_what_the_noise_keeps():
-    assert [matrix.buffers(100) for matrix in ALL] == [0, 7, 7, 2, 2]
+    assert [matrix.buffers(100) for matrix in ALL] == [0, 7, 2, 2]
     assert Banded(ROOT).buffers(3) == 2
 
 
-def test_a_tree_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr("sottovoce_evidence.accounting.matrices._MOST_WORK", 10**5)
-    with pytest.raises(SottoError, match="takes too long"):
-        Tree().sensitivity(Participation(3001, 17, 90))
-
-
-@pytest.mark.parametrize("matrix", [Tree(), Identity(), Banded((1.0, 0.6, 0.2)), Blt((0.3, 0.2), (0.9, 0.4))], ids=str)
+@pytest.mark.parametrize("matrix", [Identity(), Banded((1.0, 0.6, 0.2)), Blt((0.3, 0.2), (0.9, 0.4))], ids=str)
 def test_the_worst_of_many_users_is_the_one_of_the_largest_norm(matrix):
     """Among random rounds of random users, also of a run that stopped early; rows are padded with zeros."""
     generator = np.random.default_rng(4)

@@ -11,7 +11,7 @@ from scipy import stats
 from scipy.special import ive, logsumexp
 
 from sottovoce_evidence import accounting
-from sottovoce_evidence.accounting import SampledGaussian, SampledSilos, SampledSkellam, epsilon
+from sottovoce_evidence.accounting import SampledExamples, SampledGaussian, SampledSkellam, epsilon
 from sottovoce_evidence.accounting.events import MOST_COORDINATES
 from sottovoce_evidence.accounting.skellam import (
     chance_above,
@@ -171,7 +171,7 @@ def test_a_person_in_several_silos_is_bounded_in_both_directions(order):
 
 
 def test_by_pld_several_silos_cost_what_they_cost_with_gaussian_noise_and_a_share_of_delta():
-    silos = SampledSilos(1.0, 0.05, 2)
+    silos = SampledExamples(2 * 1.0, 0.05, 2)
     known, less = (epsilon([(silos, 20)], delta) for delta in (1e-6, 1e-6 * (1 - 2.0**-4)))
     found = epsilon([(SampledSkellam(1.0, "poisson", 0.05, STEPS, silos=2), 20)], 1e-6)
     assert known < found == pytest.approx(less, rel=1e-6)

@@ -53,7 +53,6 @@ def test_what_a_device_does_is_that_of_the_recipe():
     assert isinstance(update, FedAvg)
     assert (update.epochs, update.batch, update.gradient_clip, update.user_share) == (3, 2, 0.5, 0.5)
     assert update.objective == Penalised(plain, 0.01)
-    assert update.compression is None
     one = build_user_update(BASE.replace(run={"algorithm": "fedsgd"}, local={"tokens": 7}), FlatClip(1.0), plain, 0)
     assert isinstance(one, FedSGD)
     assert one.tokens == 7

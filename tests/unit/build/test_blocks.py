@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity
 from sottovoce_evidence.bounds import ClippedDenominator, FixedDenominator
 from sottovoce_evidence.mechanism import device_noise_of, estimator_of, matrix_of, sampler_of, settings_of, tracking_of
 from sottovoce_evidence.recipe import Recipe
@@ -38,7 +38,7 @@ def test_tracking_and_noise_of_devices_are_there_where_they_are_asked_for():
     assert (found.honest, found.participations) == (8, 3)
 
 
-@pytest.mark.parametrize("matrix", [Banded((1.0, 0.5)), Blt((0.5,), (0.9,)), Tree(), Identity()])
+@pytest.mark.parametrize("matrix", [Banded((1.0, 0.5)), Blt((0.5,), (0.9,)), Identity()])
 def test_a_recipe_keeps_a_matrix(matrix):
     kept = settings_of(matrix) if isinstance(matrix, Banded | Blt) else {}
     assert matrix_of(GOOD.replace(privacy={"noise": matrix.kind, **kept}).privacy) == matrix

@@ -98,7 +98,7 @@ def separated(**keys: Any) -> dict[str, Any]:
 
 
 def correlated(**keys: Any) -> dict[str, Any]:
-    return privacy(**{"sampling": "in_turn", "noise": "tree", **keys})
+    return privacy(**{"sampling": "in_turn", "noise": "banded", **keys})
 
 
 def federation(**keys: Any) -> dict[str, Any]:
@@ -174,8 +174,8 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(privacy(clip_weighted=True, estimator="clipped_denominator")), "enough for the fixed denominator only"),
         (case(privacy(noise_bands=4)), "privacy.noise_bands has no meaning with privacy.noise='independent'"),
         (case(correlated(noise="blt", noise_coefficients=[0.5])), "privacy.noise_decays must be as many as"),
-        (case(privacy(**EXPERIMENT), correlated()), "privacy.noise='tree' is for private runs"),
-        (case(privacy(noise="tree")), "use 'in_turn' or 'min_separation' as privacy.sampling, not 'poisson'"),
+        (case(privacy(**EXPERIMENT), correlated()), "privacy.noise='banded' is for private runs"),
+        (case(privacy(noise="banded")), "use 'in_turn' or 'min_separation' as privacy.sampling, not 'poisson'"),
         (case(correlated(clip_schedule=[[1, 1.0], [5, 0.5]])), "privacy.clip_schedule changes rounds, and privacy.no"),
         (case(privacy(**EXPERIMENT, epsilon=2.0)), "no meaning in experiment mode: its ε is infinite"),
         (case(privacy(mode="experiment", noise_multiplier=None)), "experiment mode needs privacy.noise_std or"),
@@ -203,7 +203,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(FEDSGD, {"local": {"penalty": 0.1}}), "local steps of fedavg, not for fedsgd; remove it"),
         (case({"local": {"penalty": 1.0, "learning_rate": 0.5}}), "local.penalty=1 must be below 1, half of"),
         (case(FEDSGD, {"local": {"gradient_clip": 0.1}}), "local.gradient_clip=0.1 is for the local steps of fedavg"),
-        (case(CENTRAL, {"local": {"compression": "8bit"}}), "local.compression has no meaning in central training"),
         (case(CENTRAL, privacy(cohort=2.5)), "privacy.cohort=2.5 must be a whole number in central training"),
         (case(CENTRAL, {"run": {"devices": 2}}), "run.algorithm='central' trains on one device"),
         (case(TRANSFER, processes=2), "server.update='transfer' trains on one device"),
@@ -226,7 +225,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(federation(participations=3)), "federation.participations=3 is for federation.noise='devices'"),
         (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.aggregation="),
         (case(NOISED, privacy(**EXPERIMENT)), "federation.noise='devices' is for private runs"),
-        (case(NOISED, correlated()), "federation.noise='devices' has no accounting with privacy.noise='tree'"),
+        (case(NOISED, correlated()), "federation.noise='devices' has no accounting with privacy.noise='banded'"),
         (case(NOISED, privacy(adaptive_quantile=0.5)), "privacy.adaptive_quantile needs exact counts of users"),
         (case(NOISED, privacy(noise_schedule=[[1, 1.0], [2, 2.0]])), "federation.noise='devices' has one noise"),
         (case(NOISED, privacy(estimator="clipped_denominator")), "needs the exact weight of a cohort"),
@@ -433,7 +432,6 @@ def test_each_setting_of_distillation_is_refused_where_updates_are_averaged(key:
     ("changes", "words"),
     [
         ({"run": {"deploy_every": 2}}, "averaged updates, not for run.algorithm='els'"),
-        ({"local": {"compression": "8bit"}}, "no meaning in training on sampled examples"),
         (TRANSFER, "example-level sampling has none; use fedavg"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from examples import first_of
 from sottovoce.cli.plan import Training, plan, whole
-from sottovoce_evidence.accounting.matrices import MATRICES, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Identity
 from sottovoce_evidence.errors import SottoError
 
 
@@ -160,13 +160,16 @@ def test_numbers_need_delta_and_no_settings_of_a_recipe(refusal):
 SIZES = ["plan", "--users", "2700", "--cohort", "100", "--rounds", "100", "--delta", "1e-5"]
 
 
+def found(noise, *_):
+    """A matrix without a search."""
+    return Identity() if noise == "independent" else Banded((1.0,))
+
+
 def test_kinds_of_noise_are_compared(sotto, capsys, monkeypatch):
-    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", lambda noise, *_: MATRICES[noise]())
-    monkeypatch.setitem(MATRICES, "blt", Tree)
-    monkeypatch.setitem(MATRICES, "banded", Tree)
-    sotto([*SIZES, "--noise-multiplier", "0.6", "--sampling", "in_turn", "--noise", "tree"])
+    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", found)
+    sotto([*SIZES, "--noise-multiplier", "0.6", "--sampling", "in_turn", "--noise", "banded"])
     out = capsys.readouterr().out
-    for words in ("correlated (tree)", "At the same ε", "sensitivity of √4", "poisson", "* tree", "27 or more"):
+    for words in ("correlated (banded)", "At the same ε", "sensitivity of √4", "poisson", "* banded", "27 or more"):
         assert words in out
     assert "ε by round" not in out
 
@@ -176,11 +179,13 @@ def test_kinds_of_noise_are_not_compared_unasked(sotto, capsys):
     assert "At the same ε" not in capsys.readouterr().out
 
 
-def test_a_plan_with_correlated_noise_as_json(answer):
-    more = ["--sampling", "min_separation", "--min-separation", "9", "--participations", "5", "--noise", "tree"]
+def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
+    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", found)
+    more = ["--sampling", "min_separation", "--min-separation", "9", "--participations", "5", "--noise", "banded"]
     made = answer(*SIZES, "--epsilon", "8", *more)
     joins = {name: made[name] for name in ("noise", "min_separation", "participations", "strategy")}
-    assert joins == {"noise": "tree", "min_separation": 9, "participations": 5, "strategy": {"noise": "tree"}}
+    strategy = {"noise": "banded", "bands": [1.0], "coefficients": [1.0] + [0.0] * 99}
+    assert joins == {"noise": "banded", "min_separation": 9, "participations": 5, "strategy": strategy}
     assert made["noise_over_clip"] == pytest.approx(made["noise_multiplier"] * made["sensitivity"])
     assert made["rho"] == pytest.approx(0.5 / made["noise_multiplier"] ** 2)
     assert made["epsilon"] < made["epsilon_zcdp"] < made["epsilon_replaced"]
@@ -200,7 +205,7 @@ def test_noise_that_does_not_fit_is_refused(refusal, arguments, words):
 
 def test_a_cohort_is_not_found_for_correlated_noise():
     with pytest.raises(SottoError, match="independent noise"):
-        Training(noise_std=0.1, clip_norm=1.0, noise="tree").with_cohort()
+        Training(noise_std=0.1, clip_norm=1.0, noise="banded").with_cohort()
 
 
 EXAMPLES = [*SIZES, "--examples-per-user", "9"]

@@ -171,7 +171,7 @@ def test_a_recipe_that_reads_public_text_is_not_timed():
 @pytest.mark.parametrize(
     "privacy",
     [
-        {"noise": "tree", "sampling": "in_turn"},
+        {"noise": "banded", "noise_coefficients": (1.0, 0.5), "sampling": "in_turn"},
         {"noise": "banded", "noise_bands": 4, "sampling": "min_separation", "min_separation": 5, "participations": 2},
     ],
 )

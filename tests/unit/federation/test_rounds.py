@@ -150,7 +150,8 @@ def test_devices_get_the_recipe_without_the_servers_paths_and_seed():
 
 
 SHARES = {"silo": 4, "away": 1, **{f"phone-{number}": 1 for number in range(6)}}
-SEPARATED = {"sampling": "min_separation", "min_separation": 2, "users": 11, "cohort": 4, "noise": "tree"}
+SEPARATED = {"sampling": "min_separation", "min_separation": 2, "users": 11, "cohort": 4}
+SEPARATED |= {"noise": "banded", "noise_coefficients": (1.0, 0.5)}
 
 
 class Here(InProcess):

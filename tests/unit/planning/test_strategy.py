@@ -13,7 +13,7 @@ from sottovoce.planning.compare_noise import compare_noise
 from sottovoce.planning.plan import Plan, make_plan
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
 
@@ -29,48 +29,15 @@ def found(monkeypatch):
 
     def find(noise, joining, bands=0, buffers=4):
         asked.append((noise, joining, bands, buffers))
-        return {"tree": Tree(), "blt": BLT, "banded": BANDED}.get(noise) or strategy.MATRICES[noise]()
+        return {"blt": BLT, "banded": BANDED}.get(noise, Identity())
 
     monkeypatch.setattr(strategy, "find_matrix", find)
     return asked
 
 
-def test_gboards_tree_as_a_plan():
-    """Noise of 7.0 times the clip norm, as `noise_over_clip`, is ε = 8.53 at δ = 1e-10."""
-    sizes = {"users": 3_000_000, "cohort": 6_500, "rounds": 2_000, "delta": 1e-10}
-    joins = {"sampling": "min_separation", "min_separation": 313, "participations": 6}
-    made = make_plan(**sizes, **joins, noise="tree", noise_multiplier=7.0 / math.sqrt(79))
-    assert made.sensitivity == pytest.approx(math.sqrt(79))
-    assert made.noise_over_clip == pytest.approx(7.0)
-    assert made.rho == pytest.approx(0.806, abs=5e-4)
-    assert made.epsilon == pytest.approx(8.53, abs=5e-3)
-    assert made.epsilon_zcdp == pytest.approx(8.9, abs=0.05)
-    assert (made.min_separation, made.participations) == (313, 6)
-    assert made.strategy == {"noise": "tree"}
-
-
-def test_the_published_settings_of_stackoverflow_as_plans():
-    """Kairouz et al. 2021: noise of 0.149 S on a node. Choquette-Choo et al. 2023: 6 rounds, 342 apart, ε = 8.8."""
-    plans = []
-    for name in ("kairouz2021", "choquette2023"):
-        recipe = Recipe.load(name)
-        # ε is the same with any matrix, and a tree needs no search.
-        privacy, changes = recipe.privacy, {"noise": "tree"}
-        check(recipe_rules(recipe.replace(data={"store": "demo"})))
-        keys = ("users", "delta", "sampling", "noise_multiplier", "epsilon", "clip_norm")
-        sizes = {"cohort": round(privacy.cohort), "rounds": recipe.run.rounds}
-        plans.append(make_plan(**{key: getattr(privacy, key) for key in keys}, **sizes, **changes))
-    tree, factored = plans
-    assert tree.noise_over_clip == pytest.approx(0.149, abs=5e-6)
-    assert (tree.participations, factored.participations, factored.min_separation) == (1, 6, 342)
-    assert factored.epsilon == pytest.approx(8.8, abs=0.05)
-    # One Gaussian release at z, in closed form: the whole run is no more than that.
-    assert gaussian_epsilon(factored.noise_multiplier, 1e-6) == pytest.approx(factored.epsilon, abs=1e-3)
-
-
-@pytest.mark.parametrize(("noise", "matrix"), [("tree", Tree()), ("blt", BLT), ("banded", BANDED)])
+@pytest.mark.parametrize(("noise", "matrix"), [("blt", BLT), ("banded", BANDED)])
 def test_the_figures_of_a_plan_with_correlated_noise(noise, matrix):
-    joining = Participation(100, 27, 4, in_turn=True)
+    joining = Participation(100, 27, 4)
     made = make_plan(**TURNS, noise=noise, epsilon=8.0, clip_norm=2.0, parameters=1_000)
     z = made.noise_multiplier
     assert made.relation == "add-or-remove-one-user"
@@ -85,9 +52,21 @@ def test_the_figures_of_a_plan_with_correlated_noise(noise, matrix):
     assert made.noise_bytes == 8 * 1_000 * matrix.buffers(100)
     assert [point["epsilon"] for point in made.curve] == [made.epsilon] * 2  # the run is charged in round 1
     written = json.loads(json.dumps(made.to_json()))
-    column = matrix.coefficients(100)
-    assert written["strategy"].get("coefficients") == (None if column is None else column.tolist())
+    assert written["strategy"]["coefficients"] == matrix.coefficients(100).tolist()
     assert Plan.from_json(written).joining == made.joining == joining
+
+
+def test_the_published_settings_of_stackoverflow_as_a_plan():
+    """Choquette-Choo et al. 2023: 6 rounds, 342 apart, ε = 8.8."""
+    recipe = Recipe.load("choquette2023")
+    check(recipe_rules(recipe.replace(data={"store": "demo"})))
+    keys = ("users", "delta", "sampling", "noise_multiplier", "epsilon", "clip_norm", "noise")
+    sizes = {"cohort": round(recipe.privacy.cohort), "rounds": recipe.run.rounds}
+    made = make_plan(**{key: getattr(recipe.privacy, key) for key in keys}, **sizes)
+    assert (made.participations, made.min_separation) == (6, 342)
+    assert made.epsilon == pytest.approx(8.8, abs=0.05)
+    # One Gaussian release at z, in closed form: the whole run is no more than that.
+    assert gaussian_epsilon(made.noise_multiplier, 1e-6) == pytest.approx(made.epsilon, abs=1e-3)
 
 
 def test_what_is_asked_for_is_searched_for(found):
@@ -109,11 +88,11 @@ def test_independent_noise_is_planned_as_before():
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"noise": "trees"}, "did you mean 'tree'"),
+        ({"noise": "band"}, "did you mean 'banded'"),
         ({"noise": "blt", "sampling": "poisson"}, "how often and how close"),
-        ({"noise": "tree", "sampling": "fixed"}, "how often and how close"),
+        ({"noise": "banded", "sampling": "fixed"}, "how often and how close"),
         ({"noise": "blt", "bands": 4}, "bands=4 is for noise 'banded'"),
-        ({"noise": "tree", "buffers": 4}, "buffers=4 is for noise 'blt'"),
+        ({"noise": "banded", "buffers": 4}, "buffers=4 is for noise 'blt'"),
         ({"bands": 4}, "bands=4 is for noise 'banded'"),
         ({"noise": "blt", "buffers": 11}, "from 1 to 10"),
         ({"noise": "banded", "bands": 101}, "from 1 to 100"),
@@ -125,7 +104,7 @@ def test_independent_noise_is_planned_as_before():
         ({"sampling": "min_separation", "min_separation": 0}, "from 1 to 27"),
         ({"sampling": "min_separation", "min_separation": 21, "rounds": 20}, "from 1 to 20, the rounds"),
         ({"sampling": "min_separation", "min_separation": 9, "participations": 3}, "need 4 or more"),
-        ({"noise": "tree", "rounds": 200_000}, "at most 100000"),
+        ({"noise": "banded", "rounds": 200_000}, "at most 100000"),
     ],
 )
 def test_what_does_not_fit_together_is_refused_in_a_sentence(change, reason):
@@ -134,29 +113,29 @@ def test_what_does_not_fit_together_is_refused_in_a_sentence(change, reason):
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("noise", ["independent", "tree", "blt"])
+@pytest.mark.parametrize("noise", ["independent", "blt"])
 def test_all_kinds_of_noise_at_the_same_epsilon(noise):
-    joining = Participation(100, 27, 4, in_turn=True)
+    joining = Participation(100, 27, 4)
     z = 0.6 if noise != "independent" else 1.2  # 1.2 in each of 4 rounds is 0.6 over the run
     rows = compare_noise(make_plan(**TURNS, noise=noise, noise_multiplier=z))
-    assert [row.noise for row in rows] == ["independent", "tree", "banded", "blt", "independent"]
-    assert [row.noise_over_clip for row in rows[:4]] == pytest.approx(
-        [1.2, *(0.6 * matrix.sensitivity(joining) for matrix in (Tree(), BANDED, BLT))]
+    assert [row.noise for row in rows] == ["independent", "banded", "blt", "independent"]
+    assert [row.noise_over_clip for row in rows[:3]] == pytest.approx(
+        [1.2, *(0.6 * matrix.sensitivity(joining) for matrix in (BANDED, BLT))]
     )
-    assert rows[3].prefix_error == pytest.approx(0.6 * BLT.sensitivity(joining) * BLT.prefix_error(100))
-    poisson = accounting.SampledGaussian(rows[4].noise_over_clip, "poisson", 100 / 2_700)
+    assert rows[2].prefix_error == pytest.approx(0.6 * BLT.sensitivity(joining) * BLT.prefix_error(100))
+    poisson = accounting.SampledGaussian(rows[3].noise_over_clip, "poisson", 100 / 2_700)
     assert accounting.epsilon([(poisson, 100)], 1e-5) == pytest.approx(gaussian_epsilon(0.6, 1e-5), rel=2e-3)
-    assert rows[4].prefix_error == pytest.approx(rows[4].noise_over_clip * math.sqrt(101 / 2))
+    assert rows[3].prefix_error == pytest.approx(rows[3].noise_over_clip * math.sqrt(101 / 2))
 
 
 def test_a_kind_of_noise_that_cannot_be_found_has_a_note(monkeypatch):
     def find(noise, joining, bands=0, buffers=4):
-        if noise in ("banded", "blt"):
+        if noise == "blt":
             raise SottoError("pip install it")
-        return strategy.MATRICES[noise]()
+        return BANDED if noise == "banded" else Identity()
 
     monkeypatch.setattr(strategy, "find_matrix", find)
-    rows = compare_noise(make_plan(**TURNS, noise="tree", noise_multiplier=1.0))
-    assert [row.missing for row in rows] == ["", "", "pip install it", "pip install it", ""]
+    rows = compare_noise(make_plan(**TURNS, noise="banded", noise_multiplier=1.0))
+    assert [row.missing for row in rows] == ["", "", "pip install it", ""]
     with pytest.raises(SottoError, match="in turn"):
         compare_noise(make_plan(**{**TURNS, "sampling": "poisson"}, noise_multiplier=1.0))

@@ -90,7 +90,6 @@ class Scripted:
 
     clipping: FlatClip
     numbers: tuple[float, ...]
-    compression: None = None
 
     def steps(self, length):
         return length * 0 + 1

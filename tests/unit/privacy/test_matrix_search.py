@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.privacy import matrix_search
 from sottovoce.privacy.matrix_search import cache_folder, find_matrix, loss
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation
 from sottovoce_evidence.errors import SottoError
 
 JOINING = Participation(rounds=40, min_separation=8, participations=5)
@@ -54,10 +54,9 @@ def test_more_bands_than_the_separation_bring_nothing_to_who_joins_all_the_time_
     )
 
 
-def test_independent_noise_and_the_tree_need_no_search(monkeypatch):
+def test_independent_noise_needs_no_search(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax_privacy", None)
     assert find_matrix("independent", JOINING) == Identity()
-    assert find_matrix("tree", JOINING) == Tree()
     assert find_matrix("banded", JOINING, bands=1) == Banded((1.0,))
 
 
@@ -72,8 +71,8 @@ def test_without_the_extra_the_error_names_it(noise, monkeypatch):
 
 
 def test_an_unknown_noise_is_refused():
-    with pytest.raises(SottoError, match="did you mean 'tree'"):
-        find_matrix("trees", JOINING)
+    with pytest.raises(SottoError, match="did you mean 'banded'"):
+        find_matrix("bands", JOINING)
 
 
 def test_a_matrix_is_kept_by_its_settings(monkeypatch):
@@ -87,15 +86,14 @@ def test_a_matrix_is_kept_by_its_settings(monkeypatch):
     found = find_matrix("banded", JOINING)
     assert found == root(8)  # the best of the candidates
     matrix_search._find.cache_clear()
-    in_turn = Participation(40, 8, 99, in_turn=True)  # the same rounds are the worst
-    assert find_matrix("banded", in_turn) == found
+    assert find_matrix("banded", Participation(40, 8, 99)) == found  # no more than 5 fit
     assert searched == [(JOINING, 8)]
     (kept,) = cache_folder().iterdir()
     assert json.loads(kept.read_text()) == found.to_json()
     find_matrix("banded", JOINING, bands=4)
     assert [size for _, size in searched] == [8, 4]
     # What does not read as a matrix is searched for again.
-    for text in ("{", json.dumps({"noise": "banded", "bands": [1.0, 2.0]}), json.dumps({"noise": "tree"})):
+    for text in ("{", json.dumps({"noise": "banded", "bands": [1.0, 2.0]}), json.dumps({"noise": "independent"})):
         kept.write_text(text)
         matrix_search._find.cache_clear()
         assert find_matrix("banded", JOINING) == found

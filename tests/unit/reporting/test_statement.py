@@ -239,24 +239,24 @@ def test_an_epsilon_that_is_no_number_is_no_statement() -> None:
         Statement.from_json(statement_json() | {"epsilon": None})
 
 
-CORRELATED = {"noise": "tree", "sampling": "min_separation", "min_separation": 5, "participations": 3}
+CORRELATED = {"sampling": "min_separation", "min_separation": 5, "participations": 3}
+CORRELATED |= {"noise": "banded", "noise_coefficients": (1.0, 0.5)}
 
 
 def test_correlated_noise_is_described_with_the_participation_it_is_for() -> None:
     statement = state(**CORRELATED)
     event = next(event for event, _ in statement.charged if isinstance(event, CorrelatedGaussian))
     found = statement.mechanism.correlation
-    assert (found.noise, found.buffers, found.min_separation, found.participations) == ("tree", 5, 5, 3)
-    assert (found.sensitivity, found.in_turn) == (event.sensitivity, False)
+    assert (found.noise, found.buffers, found.min_separation, found.participations) == ("banded", 1, 5, 3)
+    assert found.sensitivity == event.sensitivity
     assert found.noise_over_clip == pytest.approx(statement.mechanism.noise_std / 0.15) == event.sensitivity
     assert statement.epsilon_replaced > 2 * statement.epsilon
     text = prose(statement)
     assert "Each joins at most 3 of the planned rounds. Two rounds of one user are at least 5 apart." in text
-    assert "Gaussian noise, correlated over rounds by tree, 5 buffers, is added" in text
+    assert "Gaussian noise, correlated over rounds by banded, 1 buffer, is added" in text
     assert f"{found.noise_over_clip:.4g} times that of one round" in text
     assert "in which rounds a user joins, if they are known to take part" in statement.not_covered[-1]
     assert Statement.from_json(json.loads(json.dumps(statement.to_json()))) == statement
-    assert state(sampling="in_turn", noise="tree").mechanism.correlation.in_turn
     assert state().mechanism.correlation is None
 
 

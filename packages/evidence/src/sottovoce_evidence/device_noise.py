@@ -12,7 +12,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sottovoce_evidence.accounting.events import MOST_COORDINATES, Event, SampledGaussian, SampledSilos, SampledSkellam
+from sottovoce_evidence.accounting.events import (
+    MOST_COORDINATES,
+    Event,
+    SampledExamples,
+    SampledGaussian,
+    SampledSkellam,
+)
 from sottovoce_evidence.accounting.skellam import chance_above
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.sampling import Sampling
@@ -72,8 +78,9 @@ class DeviceNoise:
         return [(self._charged(event), count) for event, count in events]
 
     def _charged(self, event: Event) -> Event:
-        if isinstance(event, SampledSilos):
-            return SampledSkellam(event.noise_multiplier, "poisson", event.user_rate, self.steps, event.silos)
+        if isinstance(event, SampledExamples):  # of a person in several silos; noise here is over all of their updates
+            silos = event.examples_per_user
+            return SampledSkellam(event.noise_multiplier / silos, "poisson", event.example_rate, self.steps, silos)
         if not isinstance(event, SampledGaussian):
             return event
         return SampledSkellam(event.noise_multiplier, event.sampling, event.user_rate, self.steps)

@@ -17,7 +17,7 @@ import numpy as np
 from sottovoce_evidence import bounds, sampling
 from sottovoce_evidence.accounting import DEFAULT_ACCOUNTANT
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian, Covered, Event, NonPrivate
-from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix
 from sottovoce_evidence.adaptive import QuantileTracking
 from sottovoce_evidence.bounds import ClipNorms, Sensitivity, even_norms, grid_of, joint_norm
 from sottovoce_evidence.device_noise import DeviceNoise, how_often
@@ -364,7 +364,7 @@ def matrix_of(privacy: Privacy) -> StrategyMatrix:
         return Blt(privacy.noise_coefficients, privacy.noise_decays)
     if privacy.noise == Banded.kind:
         return Banded(privacy.noise_coefficients)
-    return Tree() if privacy.noise == Tree.kind else Identity()
+    return Identity()
 
 
 def settings_of(matrix: StrategyMatrix) -> dict[str, tuple[float, ...]]:

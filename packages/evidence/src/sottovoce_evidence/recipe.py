@@ -114,7 +114,6 @@ class Local:
     objective: str = _choice("what a device minimises (FedAvg)", "plain", "rehearsal", "without_forgetting")
     user_share: float = _value(1.0, "λ: share of the user's own text, or target, against forgetting", above=0, high=1)
     public: str | None = _value(None, "folder of `sotto prepare --plain-text`, for rehearsal or server.text")
-    compression: str = _choice("how an update is sent: none is float32, 8bit one byte a number", "none", "8bit")
 
 
 @dataclass(frozen=True)
@@ -156,7 +155,7 @@ class Privacy:
     adaptive_bit_noise: float = _value(0.0, "σ_b: noise on the count of unclipped users; 0 is cohort/20", low=0)
     estimator: str = _value("fixed_denominator", "how updates are averaged")
     noise_multiplier: float | None = _value(None, "z: noise_std over the sensitivity", low=0)
-    noise: str = _value("independent", "noise of the rounds: independent, or correlated by tree, banded or blt")
+    noise: str = _value("independent", "noise of the rounds: independent, or correlated by banded or blt")
     noise_bands: int = _value(0, "bands of the strategy matrix, for banded; 0: the least separation, 64 at most", low=0)
     noise_buffers: int = _value(4, "buffers of the strategy matrix, for blt", low=1, below=11)
     noise_coefficients: tuple[float, ...] = _value((), "of the strategy matrix (blt: scales); found if empty", low=0)

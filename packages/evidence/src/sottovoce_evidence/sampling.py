@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from sottovoce_evidence.accounting.events import Covered, Event, SampledExamples, SampledGaussian, SampledSilos
+from sottovoce_evidence.accounting.events import Covered, Event, SampledExamples, SampledGaussian
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.registry import Block, Registry
@@ -120,7 +120,7 @@ class Poisson(Sampling):
 
     def event(self, noise_multiplier: float) -> Event:
         if self.silos > 1:
-            return SampledSilos(noise_multiplier, self.user_rate, self.silos)
+            return SampledExamples(self.silos * noise_multiplier, self.user_rate, self.silos)
         return SampledGaussian(noise_multiplier, "poisson", self.user_rate)
 
     def expected(self, users: int) -> float:
@@ -268,9 +268,6 @@ class InTurn(BoundedParticipation):
     @property
     def user_rate(self) -> float:
         return 1 / self.groups
-
-    def participation(self, rounds: int) -> Participation:
-        return replace(super().participation(rounds), in_turn=True)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         serve_federation,
     )
     from sottovoce.commands.federate_demo import run_federation_demo
-    from sottovoce.commands.federate_homes import choose_homes, write_pseudonyms
     from sottovoce.commands.init import write_recipe
     from sottovoce.commands.live_line import Progress
     from sottovoce.commands.model_folder import ModelFolder
@@ -112,7 +111,6 @@ _HOMES = {
     "audit_membership": "commands.audit_membership",
     "audit_rounds": "commands.audit_rounds",
     "audit_tails": "commands.audit_tails",
-    "choose_homes": "commands.federate_homes",
     "compare_levels": "planning.levels",
     "compare_noise": "planning.compare_noise",
     "compare_runs": "commands.compare",
@@ -156,7 +154,6 @@ _HOMES = {
     "verify_release": "sottovoce_evidence.verify",
     "watch_app": "commands.watch",
     "write_comparison": "commands.compare",
-    "write_pseudonyms": "commands.federate_homes",
     "write_recipe": "commands.init",
 }
 
@@ -194,7 +191,6 @@ __all__ = [
     "audit_membership",
     "audit_rounds",
     "audit_tails",
-    "choose_homes",
     "compare_levels",
     "compare_noise",
     "compare_runs",
@@ -238,7 +234,6 @@ __all__ = [
     "verify_release",
     "watch_app",
     "write_comparison",
-    "write_pseudonyms",
     "write_recipe",
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from sottovoce_evidence.accounting.composition import (
@@ -117,45 +118,32 @@ def _smallest(
     step: float = 1.1,
     close: float = 1e-4,
 ) -> float | None:
-    """About the smallest factor with at(factor) <= target, from above; None when the upper limit is not enough.
+    """A factor with at(factor) <= target, above the smallest by a share of `close` at most.
 
-    A bracket around `start` is closed by false position on logarithms, where ε is nearly straight, with every third
-    step a bisection so that a bend cannot stall it. (Brent's method gives other last digits, and what a recipe's ε
-    means must not change with the version.)
+    None when the upper limit is not enough, and the lower limit where that is. The search is on logarithms, where ε is
+    nearly straight: a bracket around `start`, which Brent's method closes.
     """
-    lowest, highest = limits
+    from scipy.optimize import brentq
 
-    def excess(factor: float) -> float:
-        value = at(factor)
+    lowest, highest = map(math.log, limits)
+
+    @cache  # a figure may take seconds
+    def excess(place: float) -> float:
+        value = at(math.exp(place))
         return 50.0 if value == math.inf else math.log(max(value, target * 1e-3) / target)
 
-    low = high = start
-    at_low = at_high = excess(start)
-    while at_high > 0:
-        low, at_low = high, at_high
+    low = high = math.log(start)
+    stride = math.log(step)
+    while excess(high) > 0:
         if high >= highest:
             return None
-        high = min(high * step, highest)
-        at_high, step = excess(high), step**2
-    while at_low <= 0:
-        high, at_high = low, at_low
+        low, high, stride = high, min(high + stride, highest), 2 * stride
+    while excess(low) <= 0:
         if low <= lowest:
-            return lowest
-        low = max(low / step, lowest)
-        at_low, step = excess(low), step**2
-    for turn in range(60):
-        if high / low < 1 + close:
-            break
-        share = 0.5 if turn % 3 == 2 else at_low / (at_low - at_high)
-        # A little towards the middle, so that the bracket closes from both sides.
-        share = 0.96 * share + 0.02
-        middle = low * (high / low) ** share
-        at_middle = excess(middle)
-        if at_middle > 0:
-            low, at_low = middle, at_middle
-        else:
-            high, at_high = middle, at_middle
-    return high
+            return limits[0]
+        low, high, stride = max(low - stride, lowest), low, 2 * stride
+    found: Any = brentq(excess, low, high, xtol=close / 2)  # its types say a pair, which it gives when asked to
+    return math.exp(found + close / 2)
 
 
 def _up_to_four_digits(value: float) -> float:

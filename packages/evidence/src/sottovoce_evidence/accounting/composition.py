@@ -21,7 +21,6 @@ from sottovoce_evidence.accounting.events import (
     Sampled,
     SampledExamples,
     SampledGaussian,
-    SampledSilos,
     SampledSkellam,
 )
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
@@ -170,8 +169,7 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
     if counts and relation is None:
         return None
     mixtures = any(
-        isinstance(event, SampledExamples | SampledSilos) or (isinstance(event, SampledSkellam) and event.silos)
-        for event in counts
+        isinstance(event, SampledExamples) or (isinstance(event, SampledSkellam) and event.silos) for event in counts
     )
     if mixtures and (total := sum(counts.values())) > _MOST_COMPOSED:
         raise SottoError(

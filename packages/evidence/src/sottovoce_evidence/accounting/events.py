@@ -112,6 +112,9 @@ class SampledGaussian(Event):
 class SampledExamples(Event):
     """One round on examples, each sampled by a coin of its own: noise of `noise_multiplier` times the most that one
     *example* moves the query. A user has at most `examples_per_user` of them, and all are protected together.
+
+    It also charges a round across silos, where one person may be a user of m of them. Each silo draws its own users and
+    clips to 1/m of S: the person's updates join as a user's m examples do, each with m times the noise.
     """
 
     kind = "sampled-examples"
@@ -147,36 +150,6 @@ class SampledExamples(Event):
         """Itself, or a round of sampled users where each has one example."""
         one = SampledGaussian(self.noise_multiplier, "poisson", self.example_rate)
         return (one,) if self.examples_per_user == 1 else (self,)
-
-
-@dataclass(frozen=True)
-class SampledSilos(Event):
-    """One round across silos, where one person may be a user of up to `silos` of them. Each silo draws its own users:
-    so a person joins with a binomial number of updates, each of which moves the query by 1/`silos` of the sensitivity.
-
-    `noise_multiplier` is over the sensitivity of a person whom all their silos draw.
-    """
-
-    kind = "sampled-silos"
-    scalable = True
-    accountants = ("pld",)
-    relation = ADDED  # of a person, in all their silos
-
-    noise_multiplier: float
-    user_rate: float  # the chance to be drawn, in each silo
-    silos: int
-
-    def __post_init__(self) -> None:
-        self.gaussians()  # which checks the numbers
-
-    @property
-    def join_rate(self) -> float:
-        """The chance that any of a person's updates is in the round."""
-        return SampledExamples(1.0, self.user_rate, self.silos).user_rate
-
-    def gaussians(self) -> tuple[SampledGaussian | SampledExamples, ...]:
-        """A person's updates join as a user's examples do. Noise is counted over what one of them moves."""
-        return SampledExamples(self.noise_multiplier * self.silos, self.user_rate, self.silos).gaussians()
 
 
 @dataclass(frozen=True)
@@ -220,7 +193,7 @@ class SampledSkellam(Event):
     @property
     def join_rate(self) -> float:
         """The chance that any of a person's updates is in the round."""
-        return self.user_rate if self.silos is None else SampledSilos(1.0, self.user_rate, self.silos).join_rate
+        return self.user_rate if self.silos is None else SampledExamples(1.0, self.user_rate, self.silos).user_rate
 
     @property
     def l1(self) -> float:
@@ -239,7 +212,7 @@ class SampledSkellam(Event):
     def alike(self) -> SampledGaussian | SampledExamples:
         """The same round with Gaussian noise."""
         if self.silos is not None:
-            return SampledSilos(self.noise_multiplier, self.user_rate, self.silos).gaussians()[0]
+            return SampledExamples(self.silos * self.noise_multiplier, self.user_rate, self.silos)
         if self.sampling == "poisson":
             return SampledGaussian(self.noise_multiplier, "poisson", self.user_rate)
         return SampledGaussian(self.noise_multiplier, "fixed", 1.0, cohort=1, users=1)
@@ -441,7 +414,6 @@ class NonPrivate(Event):
 _KNOWN = (
     SampledGaussian,
     SampledExamples,
-    SampledSilos,
     SampledSkellam,
     CorrelatedGaussian,
     ThresholdedHistogram,

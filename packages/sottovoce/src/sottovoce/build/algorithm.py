@@ -11,7 +11,6 @@ from functools import lru_cache
 import optax
 
 from sottovoce.local.objective import Objective, Penalised, WithoutForgetting, plain
-from sottovoce.local.quantise import EightBit
 from sottovoce.local.update import Begins, FedAvg, FedSGD, UserUpdate
 from sottovoce.privacy.clipping import Clip
 from sottovoce.training.server import Server
@@ -36,7 +35,6 @@ def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective, bos:
     local = recipe.local
     if local.penalty:
         objective = Penalised(objective, local.penalty)
-    compression = EightBit() if local.compression == "8bit" else None
     if recipe.run.algorithm == "fedavg":
         return FedAvg(
             clipping,
@@ -47,7 +45,6 @@ def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective, bos:
             learning_rate=local.learning_rate,
             objective=objective,
             user_share=local.user_share if local.objective == "rehearsal" else 1.0,
-            compression=compression,
             gradient_clip=local.gradient_clip,
             bos=bos,
         )
@@ -60,7 +57,6 @@ def build_user_update(recipe: Recipe, clipping: Clip, objective: Objective, bos:
         learning_rate=local.learning_rate,
         tokens=local.tokens,
         objective=objective,
-        compression=compression,
         bos=bos,
     )
 

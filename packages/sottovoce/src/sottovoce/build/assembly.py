@@ -26,7 +26,6 @@ from sottovoce.data.store import Store
 from sottovoce.kernels.find import find_program
 from sottovoce.local.keys import local_key
 from sottovoce.local.objective import Objective, plain
-from sottovoce.local.quantise import plain_size
 from sottovoce.local.update import FedAvg, User, UserUpdate
 from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel, layer_names, logits_of, split
@@ -125,10 +124,9 @@ class Assembly:
             return None
         update = self.algorithm.user_update
         params = self.params
-        down = plain_size(params)
+        down = up = 4 * sum(leaf.size for leaf in jax.tree.leaves(params))  # in float32
         if isinstance(update, FedAvg) and update.user_share < 1:
             down += (2 if store.vocabulary.size < 2**16 else 4) * int(update.rehearsed(store.tokens_per_user))
-        up = update.compression.size(params) if update.compression else plain_size(params)
         privacy = self.recipe.privacy
         a_round = (down + up) * privacy.cohort
         found = {"down": down, "up": up, "round": a_round, "total": a_round * rounds}

@@ -11,7 +11,7 @@ from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce_evidence import accounting
-from sottovoce_evidence.accounting.matrices import Identity, Tree
+from sottovoce_evidence.accounting.matrices import Identity
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.mechanism import (
     Kinds,
@@ -61,7 +61,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     # Kept, so that a run ends with the accountant it began with, even if a later version has another default.
     recipe = recipe.replace(privacy={"accountant": accountant})
     participation = None if privacy.noise == Identity.kind else sampler.participation(recipe.run.rounds)
-    if participation is not None and privacy.noise != Tree.kind and not privacy.noise_coefficients:
+    if participation is not None and not privacy.noise_coefficients:
         # Kept too: a run goes on with the matrix that it began with, whatever a later search finds.
         found = find_matrix(privacy.noise, participation, privacy.noise_bands, privacy.noise_buffers)
         recipe = recipe.replace(privacy=settings_of(found))

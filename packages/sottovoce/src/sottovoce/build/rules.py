@@ -279,9 +279,6 @@ def _local(recipe: Recipe) -> Iterator[str]:
     if 2 * local.penalty * local.learning_rate >= 1:
         limit = f"{0.5 / local.learning_rate:.3g}, half of 1 / learning_rate"
         yield f"local.penalty={local.penalty:g} must be below {limit}: a step would undo more than the whole update"
-    if local.compression != "none" and algorithm in ("central", "els"):
-        method = "central training" if algorithm == "central" else "training on sampled examples"
-        yield f"local.compression has no meaning in {method}, which sends no updates; use none"
 
 
 def _variants(recipe: Recipe, processes: int) -> Iterator[str]:

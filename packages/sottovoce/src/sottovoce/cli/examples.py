@@ -38,8 +38,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "federate server": ("sotto federate server mine.toml --federation federation --out run",),
     "federate resume": ("sotto federate resume run",),
     "federate device": ("sotto federate device hospital --data store",),
-    "federate pseudonyms": ("sotto federate pseudonyms store --key silos.key --name ward --out ward.txt",),
-    "federate home": ("sotto federate home store ward.txt --key silos.key --name clinic --out home",),
     "federate demo": ("sotto federate demo --out federation-demo",),
     "evaluate": ("sotto evaluate run", "sotto evaluate run --keystrokes"),
     "report": ("sotto report run",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from sottovoce.cli.display import Printable, gentle_stop, print_json, print_rows, print_table, progress_of_rounds
 from sottovoce.cli.options import ContextValues, Flag, Json, Out, Recipe, Settings, log, option
 from sottovoce.cli.train import Yes, confirm, end_declined, end_stopped, print_result, way_on
-from sottovoce_evidence.errors import SottoError, count_of
+from sottovoce_evidence.errors import SottoError
 
 if TYPE_CHECKING:
     from sottovoce.commands.train import RunResult
@@ -258,58 +258,6 @@ def device(
     _log()
     with gentle_stop("finishing this answer; once more stops at once") as stop:
         run_device(bundle, data, server=server, stop=stop, notify=log)
-
-
-PseudonymKey = Annotated[Path, option("File of the key that all silos share. The server must not have it.")]
-SiloStore = Annotated[Path, option("The store of this silo's users.")]
-SiloName = Annotated[str, option("Name of this silo; each has its own.")]
-
-
-@app.command
-def pseudonyms(
-    data: SiloStore,
-    *,
-    key: PseudonymKey,
-    name: SiloName,
-    out: Annotated[Path, option("File to write, for the other silos.")],
-    new_key: Annotated[Flag, option("Make the key; the first silo does, and carries it to the others.")] = False,
-) -> None:
-    """Write keyed pseudonyms of a silo's users, so that silos can give a person who is in two of them one home."""
-    from sottovoce.commands.federate_homes import write_pseudonyms
-
-    users = write_pseudonyms(data, key, out, name, new_key=new_key)
-    print(f"{out}: pseudonyms of {count_of(users, 'user')}; give it to every other silo, and not to the server")
-    if new_key:
-        print(f"carry {key} to every other silo by hand; who has it can ask whether a person is in a file")
-
-
-@app.command
-def home(
-    data: SiloStore,
-    others: Annotated[list[Path], option("Files of pseudonyms of all other silos.")],
-    *,
-    key: PseudonymKey,
-    name: SiloName,
-    out: Annotated[Path, option("Folder of the new store, with the users whose home this silo is.")],
-    json: Json = False,
-) -> None:
-    """Make a store of the users whose home this silo is. Each person then trains in one silo alone."""
-    from sottovoce.commands.federate_homes import choose_homes
-
-    found = choose_homes(data, key, others, out, name)
-    if json:
-        print_json({**asdict(found), "store": str(found.store)})
-        return
-    rows = {
-        "users of this silo": f"{found.users:,}",
-        "in another silo too": f"{found.shared:,}",
-        "at home here": f"{found.at_home:,}",
-        "the matching": found.fingerprint,
-    }
-    print_table(f"Store {out}", rows)
-    print("compare the matching with the other silos: all must have the same, or a person could have two homes")
-    number = f"{found.at_home} users or more (the number is public)"
-    print(f"next: register {name} for {number}, and use --data {out} with `sotto federate device`")
 
 
 @app.command

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Accountant = Literal["pld", "rdp", "moments"]
 Sampling = Literal["poisson", "fixed", "in_turn", "min_separation"]
-Noise = Literal["independent", "tree", "banded", "blt"]
+Noise = Literal["independent", "banded", "blt"]
 
 
 @Parameter(name="*")

@@ -302,8 +302,7 @@ class Device:
                 found = self._train(task, assembly, params, rows, name)
             except Exception:  # also the text of this error stays here
                 log.exception("training failed, and zeros go in the place of its sums")
-        # The sum over several users has more values than a byte.
-        return replace(found, coded=self._enrolled.users == 1 and assembly.recipe.local.compression == "8bit")
+        return found
 
     def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
         key = self.training_key(task.release, task.key)

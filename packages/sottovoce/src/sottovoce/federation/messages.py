@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.federation import eight_bit
-
 Facts = dict[str, Any]  # a parsed JSON object
 
 PROTOCOL = 1
@@ -72,7 +70,6 @@ _TASK = {
     "frozen": str,
 }
 LATER = ("share", "mask", "confirm", "unmask")  # the phases of a masked round after its task
-_UNITS, _OFF = "units ", "off "  # before the place of a leaf that is coded
 _FROZEN = "frozen "  # before the names of the arrays of a frozen part
 
 
@@ -124,16 +121,10 @@ class Contribution:
     weight: int  # Σ w_k, in steps of `estimators.WEIGHT_STEP`
     bits: np.ndarray  # in halves
     leaves: list[np.ndarray]  # Σ w_k Δ_k in steps of the grid; in float32 where there is no clip, so no grid
-    coded: bool = False  # are the leaves of one user, in numbers of one byte where that loses nothing?
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "task": self.task, "users": self.users, "weight": self.weight}
-        arrays, leaves = {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves]
-        for place, leaf in enumerate(self.leaves if self.coded else ()):
-            if (found := eight_bit.encode(leaf)) is not None:
-                leaves[place] = found.multiples
-                arrays |= {f"{_UNITS}{place}": found.units, f"{_OFF}{place}": found.off}
-        return pack(facts, arrays, leaves)
+        return pack(facts, {"bits": self.bits}, [_narrow(leaf) for leaf in self.leaves])
 
 
 @dataclass(frozen=True)
@@ -185,7 +176,6 @@ def read_answer(message: bytes) -> Contribution | Nothing:
         if "nothing" in facts:
             return Nothing(Code(typed(facts["nothing"], str)))
         users, weight = typed(facts["users"], int), typed(facts["weight"], int)
-        leaves = [_decoded(leaf, place, arrays) for place, leaf in enumerate(leaves)]
         return Contribution(typed(facts["task"], str), users, weight, arrays["bits"], leaves)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None
@@ -205,16 +195,6 @@ def typed(value: Any, kind: type) -> Any:
     if type(value) is not kind:
         raise TypeError(value)
     return value
-
-
-def _decoded(leaf: np.ndarray, place: int, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """A leaf as the device had it; one of bytes is coded."""
-    if leaf.dtype != np.int8:
-        return leaf
-    found = eight_bit.decode(eight_bit.Coded(leaf, arrays[f"{_UNITS}{place}"], arrays[f"{_OFF}{place}"]))
-    if found is None:
-        raise ValueError("not coded as it should be")
-    return found
 
 
 def _narrow(leaf: np.ndarray) -> np.ndarray:

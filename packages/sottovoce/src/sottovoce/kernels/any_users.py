@@ -237,7 +237,7 @@ class _Block:
         changes = [self._whole(carry, unit, index) for index in range(len(self.received))]
         losses = carry.losses / jnp.maximum(jnp.sum(self.steps.mask, axis=(0, 2, 3)), 1)
         trained = Trained(self.structure.unflatten(changes), carry.length, carry.cut, losses)
-        return jax.vmap(partial(clip_update, update))(trained, clip_norms, keys)
+        return jax.vmap(partial(clip_update, update))(trained, clip_norms)
 
     def _fresh_states(self) -> Any:
         state = self.model.initial_state()

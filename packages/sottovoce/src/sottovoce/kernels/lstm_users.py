@@ -82,7 +82,6 @@ def fits(update: UserUpdate, model: Any) -> bool:
         isinstance(update, FedAvg)
         and update.objective is plain
         and update.epochs == 1
-        and update.compression is None
         and update.gradient_clip is None
         and type(model) is LSTM  # a subclass may read otherwise
         and type(update.clipping) in _PER_LAYER  # any other clip is left to the general program

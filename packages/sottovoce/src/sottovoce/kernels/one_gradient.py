@@ -121,7 +121,7 @@ class _Received:
         gradients, loss = jax.lax.fori_loop(0, chunks, chunk, (zeros, jnp.zeros(())))
         change = [-update.learning_rate * part for part in gradients]
         trained = Trained(self.structure.unflatten(change), norm(change), jnp.array(False), loss)
-        return clip_update(update, trained, clip_norms, key)
+        return clip_update(update, trained, clip_norms)
 
     def _gradient(
         self, inputs: Array, targets: Array, share: Array, begin: tuple, last: Any

@@ -1,4 +1,4 @@
-"""Keys of what a user draws on their own device: dropout masks, quantisation, batches."""
+"""Keys of what a user draws on their own device: dropout masks, batches."""
 
 from __future__ import annotations
 

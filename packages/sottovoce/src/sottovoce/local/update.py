@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from sottovoce.local.objective import Batch, Objective, initial_state, plain
-from sottovoce.local.quantise import EightBit
 from sottovoce.models.contract import LanguageModel, join, split
 from sottovoce.privacy.clipping import Clip, finite_or_zero, norm, project
 
@@ -103,8 +102,6 @@ class LocalTraining(ABC):
 
         @property
         def clipping(self) -> Clip: ...
-        @property
-        def compression(self) -> EightBit | None: ...
 
     @abstractmethod
     def train(
@@ -120,7 +117,7 @@ class LocalTraining(ABC):
         self, received: LanguageModel, user: User, key: PRNGKeyArray, clip_norms: ClipNorms, last: Any
     ) -> UserResult:
         """What is sent for a user."""
-        return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms, key)
+        return clip_update(self, self.train(received, user, key, clip_norms, last), clip_norms)
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,6 @@ class FedAvg(LocalTraining):
     learning_rate: float = 6.0
     objective: Objective = plain
     user_share: float = 1.0
-    compression: EightBit | None = None
     gradient_clip: float | None = None
     bos: Begins = 0  # of the tokenizer
 
@@ -211,7 +207,6 @@ class FedSGD(LocalTraining):
     learning_rate: float = 6.0
     tokens: int = 0
     objective: Objective = plain
-    compression: EightBit | None = None
     bos: Begins = 0  # of the tokenizer
 
     def steps(self, length: Any) -> Any:
@@ -306,20 +301,10 @@ def fresh_states(objective: Objective, model: LanguageModel, lanes: int) -> Any:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (lanes, *leaf.shape)), state)
 
 
-def clip_update(
-    local: LocalTraining, trained: Trained, clip_norms: ClipNorms, key: PRNGKeyArray | None = None
-) -> UserResult:
-    """The last clip, in float32 after any kernel, and zeros in place of what is not finite.
-
-    A quantised update is clipped before and after: quantisation may make it longer.
-    """
+def clip_update(local: LocalTraining, trained: Trained, clip_norms: ClipNorms) -> UserResult:
+    """The last clip, in float32 after any kernel, and zeros in place of what is not finite."""
     update = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), trained.update)
     length = norm(update)
     update, clipped = local.clipping.clip(update, clip_norms)
     update, sound = finite_or_zero(update, length)
-    if local.compression is not None:
-        assert key is not None
-        sent = local.compression.quantise(update, key)
-        update, _ = local.clipping.clip(local.compression.dequantise(sent), clip_norms)
-        update, _ = finite_or_zero(update)
     return UserResult(update, sound, trained.norm, trained.clipped | clipped, trained.loss)

@@ -81,7 +81,7 @@ class Plan(Facts):
         """Which rounds one user may join, where that is bounded."""
         if self.min_separation is None or self.participations is None:
             return None
-        return Participation(self.rounds, self.min_separation, self.participations, self.sampling == "in_turn")
+        return Participation(self.rounds, self.min_separation, self.participations)
 
     def to_json(self) -> Json:
         return {**super().to_json(), "accountant_name": accounting.accountant_name(self.accountant)}
@@ -126,7 +126,7 @@ def make_plan(
         sampling: "poisson", "fixed", "in_turn" or "min_separation".
         min_separation: rounds from one that a user joins to the next at least, for "min_separation".
         participations: rounds that a user joins at most, for "min_separation"; by default as many as fit.
-        noise: "independent", or correlated by "tree", "banded" or "blt".
+        noise: "independent", or correlated by "banded" or "blt".
         bands: of "banded"; by default the separation, and not more than 64.
         buffers: of "blt", at most; 4 by default.
         clip_norm: S; with it, the plan has σ.

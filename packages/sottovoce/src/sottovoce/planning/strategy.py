@@ -86,12 +86,11 @@ class NoiseChoice:
 def figures_of(run: CorrelatedGaussian, delta: float, parameters: int | None) -> Json:
     """What a plan says of a run whose noise is correlated, by the names of its fields."""
     matrix, rounds = run.matrix, run.participation.rounds
-    column = matrix.coefficients(rounds)
     return {
         "sensitivity": run.sensitivity,
         "rho": run.rho,
         "epsilon_zcdp": zcdp_epsilon(run.rho, delta) if run.noise_multiplier else math.inf,
-        # The matrix's own numbers, and the first column of C where it is a Toeplitz matrix.
-        "strategy": {**matrix.to_json(), **({} if column is None else {"coefficients": column.tolist()})},
+        # The matrix's own numbers, and the first column of C.
+        "strategy": {**matrix.to_json(), "coefficients": matrix.coefficients(rounds).tolist()},
         "noise_bytes": None if parameters is None else BYTES_PER_NUMBER * parameters * matrix.buffers(rounds),
     }

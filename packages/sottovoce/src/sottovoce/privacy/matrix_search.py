@@ -27,7 +27,6 @@ from sottovoce_evidence.accounting.matrices import (
     Identity,
     Participation,
     StrategyMatrix,
-    Tree,
     matrix_from_json,
 )
 from sottovoce_evidence.errors import SottoError, did_you_mean
@@ -50,18 +49,17 @@ def find_matrix(noise: str, participation: Participation, bands: int = 0, buffer
     """The strategy matrix of a run with this kind of noise.
 
     Args:
-        noise: "independent", "tree", "banded" or "blt".
+        noise: "independent", "banded" or "blt".
         participation: what one user may join.
         bands: of a banded matrix, at most; 0: the separation, and not more than 64.
         buffers: of a BLT, at most. Fewer are kept where more bring nothing.
     """
     check_noise(noise)
-    if noise in (Identity.kind, Tree.kind):
-        return MATRICES[noise]()
+    if noise == Identity.kind:
+        return Identity()
     rounds, most = participation.rounds, participation.most
     separation = min(participation.min_separation, rounds) if most > 1 else rounds
     size = min(bands or min(separation, MOST_BANDS), rounds) if noise == Banded.kind else buffers
-    # In turn or not, the same rounds are the worst.
     return _find(noise, Participation(rounds, separation, most), size)
 
 
@@ -97,9 +95,7 @@ def _on_the_host() -> Generator[None, None, None]:
     try:
         import jax_privacy.matrix_factorization.toeplitz  # noqa: F401
     except ImportError:
-        raise SottoError(
-            "this noise needs a search by jax-privacy: pip install 'sottovoce[correlated]'; noise 'tree' does without"
-        ) from None
+        raise SottoError("this noise needs a search by jax-privacy: pip install 'sottovoce[correlated]'") from None
     import jax
 
     with jax.enable_x64(True), jax.default_device(jax.local_devices(backend="cpu")[0]):

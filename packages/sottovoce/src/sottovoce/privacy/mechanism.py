@@ -162,10 +162,9 @@ class Mechanism(mechanism.Mechanism):
         # In units of what one user moves the run, by `rounding` steps in every coordinate of every round.
         moved = self.stream.rounding * math.sqrt(size * self.participation.rounds) * step / 2**bits
         std *= 1 + moved / (self.run_sensitivity * one_round)
-        vectors = range(self.stream.draws(round_number))
-        drawn = [rounded_gaussian(key, size, std / step * 2**bits, number) for number in vectors]
+        drawn = rounded_gaussian(key, size, std / step * 2**bits, 0)
         with jax.enable_x64(True):
-            steps, noise = self.stream.next(noise, [each.astype(jnp.float64) for each in drawn], round_number)
+            steps, noise = self.stream.next(noise, drawn.astype(jnp.float64))
             return Estimate(_add_steps(estimate.update, steps.astype(jnp.int64), step, bits)), noise
 
     def next_clip_norms(self, tracked: Any, noised: Estimate) -> np.ndarray | None:

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix, Tree
+from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix
 
 # A standard deviation of m has 2^41 to 2^42 steps: float64 then holds 2^11 standard deviations, and what rounding adds
 # to the sensitivity is less than a millionth of it for a million parameters and 500 rounds.
@@ -52,13 +51,12 @@ class NoiseStream(ABC):
         with jax.enable_x64(True):
             return jnp.zeros((self.buffers(), size), jnp.float64)
 
-    def draws(self, round_number: int) -> int:
-        """How many vectors of m a round takes."""
-        return 1
-
     @abstractmethod
-    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
-        """The noise of a round, in steps, and what is remembered after it. Call it with 64-bit numbers enabled."""
+    def next(self, state: Any, drawn: Any) -> tuple[Any, Any]:
+        """The noise of a round from its m, in steps, and what is remembered after it.
+
+        Call it with 64-bit numbers enabled.
+        """
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,8 @@ class BltStream(NoiseStream):
     def buffers(self) -> int:
         return len(self.matrix.scales)
 
-    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
-        return _next_blt(state, drawn[0], jnp.asarray(self.matrix.scales), jnp.asarray(self.matrix.decays))
+    def next(self, state: Any, drawn: Any) -> tuple[Any, Any]:
+        return _next_blt(state, drawn, jnp.asarray(self.matrix.scales), jnp.asarray(self.matrix.decays))
 
 
 @jax.jit
@@ -104,8 +102,8 @@ class BandedStream(NoiseStream):
     def buffers(self) -> int:
         return len(self.matrix.bands) - 1
 
-    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
-        return _next_banded(state, drawn[0], jnp.asarray(self.matrix.bands[1:]))
+    def next(self, state: Any, drawn: Any) -> tuple[Any, Any]:
+        return _next_banded(state, drawn, jnp.asarray(self.matrix.bands[1:]))
 
 
 @jax.jit
@@ -114,55 +112,7 @@ def _next_banded(state: Any, drawn: Any, coefficients: Any) -> tuple[Any, Any]:
     return noise, jnp.concatenate([noise[None], state[:-1]])[: len(state)]
 
 
-@dataclass(frozen=True)
-class TreeStream(NoiseStream):
-    """Noise of prefix sums from the nodes of a binary tree, refined from below (Honaker 2015): w_t = N_t - N_{t-1}.
-
-    Buffer l has the refined noise of the last node of 2^l rounds that waits for its right neighbour.
-    """
-
-    kind = Tree.kind
-    matrix: Tree
-    rounds: int
-
-    @property
-    def rounding(self) -> float:
-        return 0.0  # both sides of a difference hold the same sum of data, which cancels before anything is rounded
-
-    def buffers(self) -> int:
-        return self.rounds.bit_length()
-
-    def draws(self, round_number: int) -> int:
-        """One for each node that this round completes."""
-        return _completed(round_number)
-
-    def next(self, state: Any, drawn: list[Any], round_number: int) -> tuple[Any, Any]:
-        node, variance, before = drawn[0], 1.0, jnp.zeros_like(drawn[0])
-        for level in range(_completed(round_number) - 1):
-            left, variance = state[level], 1 / (1 + 1 / (2 * variance))
-            node, before = _merge(node, left, drawn[level + 1], variance, before)
-        level = _completed(round_number) - 1
-        return node - before, _put(state, node, level)
-
-
-@jax.jit
-def _merge(right: Any, left: Any, drawn: Any, variance: Any, before: Any) -> tuple[Any, Any]:
-    """The node above two, refined by their sum."""
-    children = left + right
-    return children + jnp.rint(variance * (drawn - children)), before + left
-
-
-@partial(jax.jit, static_argnums=2)
-def _put(state: Any, node: Any, level: int) -> Any:
-    return state.at[:level].set(0.0).at[level].set(node)
-
-
-def _completed(round_number: int) -> int:
-    """How many nodes of the tree end with this round: one more than the number of zeros at the end of its bits."""
-    return (round_number & -round_number).bit_length()
-
-
-STREAMS: dict[str, type[Any]] = {stream.kind: stream for stream in (BltStream, BandedStream, TreeStream)}
+STREAMS: dict[str, type[Any]] = {stream.kind: stream for stream in (BltStream, BandedStream)}
 
 
 def stream_of(matrix: StrategyMatrix, rounds: int) -> NoiseStream | None:

@@ -102,4 +102,4 @@ def train_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> Iterator
 @partial(jax.jit, static_argnums=0)
 def _update(update: UserUpdate, model: Any, user: Any, key: Any, clip_norms: Any, steps: int) -> UserResult:
     trained = update.train(model, user, key, clip_norms, steps)  # Δ_k = local SGD(θ) − θ
-    return clip_update(update, trained, clip_norms, key)  # ‖Δ_k‖ ≤ S
+    return clip_update(update, trained, clip_norms)  # ‖Δ_k‖ ≤ S
