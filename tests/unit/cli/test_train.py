@@ -58,6 +58,18 @@ def test_what_is_not_asked_for_is_as_in_the_recipe(sotto, stub, result, tmp_path
     assert (recipe.model.initial, recipe.privacy.allow_large_delta) == ("none", False)
 
 
+def test_a_practice_asks_nobody_and_says_how_to_train_for_real(sotto, stub, result, tmp_path, capsys):
+    train = stub(TRAIN, result())
+    sotto(["train", "demo", "--practice", "--out", "trial", "--set", "run.rounds=3", "--set", "local.epochs=2"])
+    out, err = capsys.readouterr()
+    assert "6,000 made-up people" in err
+    # Three rounds of the real run would cost all of its ε.
+    assert out.endswith("for real: sotto train demo --out RUN --set local.epochs=2\n")
+    assert train.names["practice"]
+    assert train.names["confirm"](FORECAST) is True
+    assert "charges" not in capsys.readouterr().err
+
+
 def test_the_result_is_one_json_object(stub, result, answer, tmp_path):
     stub(TRAIN, result(notes=("a note",), traffic=TRAFFIC))
     found = answer("train", "demo", "--out", tmp_path / "new")

@@ -20,7 +20,13 @@ from sottovoce.commands.forecast import NOT_BEGUN, Confirm, Declined, Forecast, 
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, find_start, with_base, with_sizes
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
-from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
+from sottovoce.commands.stores import (
+    has_own_store,
+    make_own_store,
+    make_practice_store,
+    open_users,
+    with_absolute_paths,
+)
 from sottovoce.data.store import Store
 from sottovoce.federation.frozen import check_size
 from sottovoce.federation.rounds import Coordinator
@@ -57,6 +63,7 @@ class Given(TypedDict, total=False):
     coordinator: Coordinator | None
     confirm: Confirm | None
     before_timing: Callable[[], None] | None
+    practice: bool
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,7 @@ class Context:
     coordinator: Coordinator | None = None  # where users are on devices
     confirm: Confirm | None = None  # asked before anybody is charged
     before_timing: Callable[[], None] | None = None  # called before a forecast times this machine
+    practice: bool = False  # on made-up people
 
     @property
     def across_devices(self) -> bool:
@@ -105,10 +113,13 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
-    recipe = with_sizes(with_absolute_paths(recipe))
     check_also(recipe, context.also_evaluate_on)
     with RunFolder.making(out) as draft:
-        make_own_store(recipe, draft)
+        if context.practice:
+            recipe = make_practice_store(recipe, draft)
+        else:
+            make_own_store(recipe, draft)
+        recipe = with_sizes(with_absolute_paths(recipe))
         store, test, assembly, _ = open_run(recipe, draft, context, new=True)
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)

@@ -134,6 +134,9 @@ def train(
             coordinator: reaches the users on devices; data.store is then the folder of their federation.
             confirm: is asked with a `Forecast` before anybody is charged. Unless it is True, `Declined` is raised.
             before_timing: is called before that forecast times this machine, which takes about 20 seconds.
+            practice: train on made-up people in the run's folder, as many as the recipe declares, with the vocabulary
+                and the tokens per user of its store. The people of the store are neither read nor charged. Rounds,
+                noise, time and files are those of the real run; accuracy is not.
     """
     context = Context(**given)
     with _observed(Path(out).name, observer, progress) as observe:
