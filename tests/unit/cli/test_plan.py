@@ -8,6 +8,7 @@ import pytest
 
 from examples import first_of
 from sottovoce.cli.plan import Training, plan, whole
+from sottovoce.commands.stores import prepare_demo
 from sottovoce_evidence.accounting.matrices import MATRICES, Tree
 from sottovoce_evidence.errors import SottoError
 
@@ -87,7 +88,7 @@ def test_users_are_timed_with_as_many_tokens_as_the_store_keeps(mine, stub, sott
     timed = stub("sottovoce.commands.bench.users_per_second", 10.0)
     sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'none'}"])
     assert timed.places[1] == 480
-    sotto(["prepare", "--synthetic", "30", "--tokens-per-user", "1600", "--out", str(tmp_path / "store")])
+    prepare_demo(tmp_path / "store", 30, tokens=1600)
     timed.calls.clear()
     sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'store'}"])
     assert timed.places[1] == 1600

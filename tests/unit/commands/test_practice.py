@@ -13,7 +13,7 @@ import sottovoce
 from sottovoce.commands.compare import compare_runs
 from sottovoce.commands.new_run import forecast
 from sottovoce.commands.release import release_run
-from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, PRACTICE_TOKENS_PER_USER, make_practice_store
+from sottovoce.commands.stores import DEMO_TOKENS_PER_USER, USUAL_TOKENS_PER_USER, make_practice_store
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.reporting.statement import read_statement
@@ -89,7 +89,7 @@ def _replace_people(store: Path, few: Store) -> None:
 def test_a_store_that_is_not_there_is_made_up_as_prepare_would(recipe: Recipe, tmp_path: Path):
     gone = Store.open(practised(recipe.replace(data={"store": "gone"}), tmp_path / "a"))
     demo = Store.open(practised(recipe.replace(data={"store": "demo:9"}), tmp_path / "b"))
-    assert gone.tokens_per_user == PRACTICE_TOKENS_PER_USER
+    assert gone.tokens_per_user == USUAL_TOKENS_PER_USER
     assert gone.vocabulary.fingerprint == Vocabulary.public().fingerprint
     assert demo.tokens_per_user == DEMO_TOKENS_PER_USER
 

@@ -59,7 +59,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("sotto verify released",),
     "export": ("sotto export run --out onnx",),
     "reproduce": ("sotto reproduce --list", "sotto reproduce mcmahan2018 --figure 3 --out results"),
-    "bench": ("sotto bench", "sotto bench --workload demo --cohort 50 100 200"),
+    "bench": ("sotto bench mine.toml", "sotto bench mine.toml --cohort 50 100 200"),
 }
 
 

@@ -22,7 +22,7 @@ from sottovoce_evidence.ledger import StoreLedger, first_line
 from sottovoce_evidence.recipe import SYNTHETIC, Recipe
 
 DEMO_TOKENS_PER_USER = 160
-PRACTICE_TOKENS_PER_USER = 480  # where the store of the recipe is not there: as the recipe `small` asks for
+USUAL_TOKENS_PER_USER = 480  # where the store of the recipe is not there: as the recipe `small` asks for
 TURNS_BY_PLACE = (
     "it was begun by version 0.1 with privacy.sampling='in_turn', where a user more in the store changed the turns of "
     "others: its ε does not hold for replacing a user; start another run"
@@ -54,24 +54,26 @@ def make_own_store(recipe: Recipe, run: RunFolder) -> None:
 def make_practice_store(recipe: Recipe, run: RunFolder) -> Recipe:
     """Write the made-up people of a practice into the run's folder; the recipe that trains on them.
 
-    There are as many as the recipe declares. Of its store only what is public is used: the vocabulary and the most
-    tokens of a user. Without a store these are as `sotto prepare` has them.
+    There are as many as the recipe declares. Of its store only what is public is used.
     """
     users = recipe.privacy.users
     if not users:
         raise SottoError("privacy.users is not set: a practice has as many made-up people as the recipe declares")
-    vocabulary, tokens = _public_facts(recipe)
+    vocabulary, tokens = public_facts(recipe)
     prepare_demo(run.own_store, users, vocabulary=vocabulary, tokens=tokens)
     mark_as_practice(run.own_store)
     return recipe.replace(data={"store": f"{SYNTHETIC}{users}"})
 
 
-def _public_facts(recipe: Recipe) -> tuple[Tokenizer | None, int]:
-    """The vocabulary and the most tokens of a user."""
+def public_facts(recipe: Recipe) -> tuple[Tokenizer, int]:
+    """What is public of a recipe's store, for made-up users: the vocabulary, and the most tokens of a user.
+
+    Without a store they are as `sotto prepare` has them.
+    """
     if has_own_store(recipe):
-        return None, DEMO_TOKENS_PER_USER
+        return demo_vocabulary(), DEMO_TOKENS_PER_USER
     if not recipe.data.store or not Path(recipe.data.store).is_dir():
-        return Vocabulary.public(), PRACTICE_TOKENS_PER_USER
+        return Vocabulary.public(), USUAL_TOKENS_PER_USER
     store = Store.open(recipe.data.store)
     return store.vocabulary, store.tokens_per_user
 
