@@ -40,6 +40,7 @@ from sottovoce.runs.payments import begin_payment, planned_rounds, store_folder,
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.seats import check_seats
 from sottovoce.training.server import ServerState
+from sottovoce.training.strategy import Strategy
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Json, sealed
@@ -58,6 +59,7 @@ class Given(TypedDict, total=False):
 
     model: LanguageModel | None
     objective: Objective
+    strategy: Strategy | None
     group: Group | None
     also_evaluate_on: Store | None
     coordinator: Coordinator | None
@@ -72,6 +74,7 @@ class Context:
 
     model: LanguageModel | None = None
     objective: Objective = plain
+    strategy: Strategy | None = None
     group: Group | None = None
     also_evaluate_on: Store | None = None  # public text
     coordinator: Coordinator | None = None  # where users are on devices
@@ -98,8 +101,8 @@ def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False
     if new and context.model is None:
         recipe = with_base(recipe, store)
     words = vocabulary_charges(store) if recipe.privacy.mode == "private" else ()
-    group, model, objective = context.group, context.model, context.objective
-    assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=words)
+    own = {"model": context.model, "objective": context.objective, "strategy": context.strategy}
+    assembly = assemble_for(context.group, recipe, store, **own, before=words)
     if assembly.is_private and not context.across_devices:  # devices train elsewhere
         check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, store)
     return Opened(store, test, assembly)

@@ -129,6 +129,7 @@ def train(
         given: what a recipe cannot name.
             model: a model of your own, in place of the recipe's.
             objective: an objective of your own, in place of the recipe's.
+            strategy: a way to train of your own, in place of Algorithm 1; it promises nothing.
             group: the processes that train together. This is the first; the others call `work_as_helper`.
             also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
             coordinator: reaches the users on devices; data.store is then the folder of their federation.
@@ -260,7 +261,7 @@ class Training:
         if header.get("code") != self.assembly.code:
             raise SottoError(
                 f"{run} was begun with {header.get('code')}, not with {self.assembly.code}; it goes on from Python: "
-                f"sottovoce.resume(run, model=..., objective=...)"
+                f"sottovoce.resume(run, model=..., objective=..., strategy=...)"
             )
 
     def _check_turns(self, secrets: Secrets) -> None:
