@@ -45,7 +45,3 @@ def test_a_rate_is_timed_unless_it_is_not_wanted(examine, stub, answer):
     _, rate = examine.places
     assert rate() == 3.0
     assert timed.names == {"seconds": 10.0}
-
-
-def test_a_folder_that_is_none_is_refused(refusal, tmp_path):
-    assert "is no folder" in refusal("doctor", "--folder", tmp_path / "none")

@@ -128,14 +128,6 @@ def test_an_adapter_is_compared_with_all_of_the_model(mine, sotto, capsys):
     assert "…" not in out
 
 
-@pytest.mark.slow
-def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsys):
-    sotto(["plan", str(mine), "--no-bench", "--set", "privacy.cohort=150"])
-    out = capsys.readouterr().out
-    reason = "privacy.cohort = 150 is outside 250 to 5000, which were measured"
-    assert f"not known for the recipe itself:\n  {reason}\nExpected top-1:" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -170,11 +162,6 @@ def test_kinds_of_noise_are_compared(sotto, capsys, monkeypatch):
     for words in ("correlated (tree)", "At the same ε", "sensitivity of √4", "poisson", "* tree", "27 or more"):
         assert words in out
     assert "ε by round" not in out
-
-
-def test_kinds_of_noise_are_not_compared_unasked(sotto, capsys):
-    sotto([*SIZES, "--noise-multiplier", "4", "--sampling", "in_turn"])
-    assert "At the same ε" not in capsys.readouterr().out
 
 
 def test_a_plan_with_correlated_noise_as_json(answer):
