@@ -97,6 +97,8 @@ class Opened(NamedTuple):
 
 
 def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False) -> Opened:
+    if context.across_devices and context.strategy is not None:
+        raise SottoError("a strategy of your own trains on a store, and these users are on devices; leave it out")
     store, test = open_users(recipe, run, context.across_devices)
     if new and context.model is None:
         recipe = with_base(recipe, store)
