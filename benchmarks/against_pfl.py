@@ -1,4 +1,4 @@
-"""Compare this project with others on one machine, on the workload of `sotto bench --workload mcmahan-lstm`.
+"""Compare this project with others on one machine, on the workload mcmahan-lstm of `benchmarks/workloads.py`.
 
     python benchmarks/against_pfl.py --pfl PYTHON                       # by turns with pfl
     python benchmarks/against_pfl.py --pfl PYTHON --torch --plain       # one table with all of them
@@ -53,15 +53,16 @@ def work(program: str, users: int, every_step: bool, seconds: float) -> None:
 
 
 def prepare_own(users: int, every_step: bool) -> tuple[Round, str]:
-    """As `sotto bench` times it, with a device for each core of a CPU. It always clips after every step."""
+    """As `benchmarks/workloads.py` times it, with a device for each core of a CPU. It always clips after every step."""
     os.environ.setdefault("JAX_NUM_CPU_DEVICES", str(len(os.sched_getaffinity(0))))
     import jax
+    from workloads import WORKLOADS
 
-    from sottovoce.commands.bench import WORKLOADS, assemble_workload, make_users, play_next
+    from sottovoce.commands.bench import play_next
 
     workload = WORKLOADS["mcmahan-lstm"]
-    store = make_users(workload, users)
-    assembly = assemble_workload(workload, users, 0, workload.kernels, store=store)
+    store = workload.users(users)
+    assembly = workload.assemble(store)
     play = play_next(assembly, store)
 
     def whole_round() -> int:

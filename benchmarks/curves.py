@@ -3,7 +3,7 @@
     python benchmarks/curves.py --out curves.json                 # all, after each other
     python benchmarks/curves.py --out curves.json --draw speed.png  # draws what is there; measures nothing
 
-The workload is that of `sotto bench --workload mcmahan-lstm`, whole rounds, and medians of five. Other sizes of the
+The workload is mcmahan-lstm of `workloads.py`, whole rounds, and medians of five. Other sizes of the
 model keep its proportions: embeddings have 3/8 of the hidden numbers. They run by the program for any model, by the
 general program (`--kernels off`) and by `benchmarks/plain.py`. Populations are made in `--stores`, or used if there.
 
@@ -24,8 +24,8 @@ from typing import Any
 
 import plain
 from scaling import frame, line
+from workloads import WORKLOADS, make_population, measure
 
-from sottovoce.commands.bench import WORKLOADS, make_population, measure
 from sottovoce_evidence.errors import SottoError
 
 NAME = "mcmahan-lstm"
@@ -72,7 +72,7 @@ def points(options: argparse.Namespace, stores: Path) -> Iterator[tuple[str, Mea
 
 
 def own(cohort: int, block: int = 0, folder: Path | None = None) -> dict[str, Any]:
-    return measure(NAME, cohort, block, population=folder).to_json()
+    return measure(WORKLOADS[NAME], cohort, block, population=folder)
 
 
 def of_size(hidden: int, program: str, cohort: int) -> dict[str, Any]:
@@ -84,9 +84,8 @@ def of_size(hidden: int, program: str, cohort: int) -> dict[str, Any]:
 
 
 def by_bench(kernels: str, size: int, hidden: int, cohort: int) -> dict[str, Any]:
-    name = f"lstm_{hidden}"
-    WORKLOADS[name] = replace(WORKLOADS["lstm"], changes={"model": {"embedding": size, "hidden": hidden}})
-    return measure(name, cohort, kernels=kernels).to_json()
+    workload = replace(WORKLOADS["lstm"], changes={"model": {"embedding": size, "hidden": hidden}})
+    return measure(workload, cohort, kernels=kernels)
 
 
 PROGRAMS: dict[str, Callable[[int, int, int], dict[str, Any]]] = {

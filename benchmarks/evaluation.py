@@ -16,11 +16,11 @@ def work(users: int) -> None:
     """One process: evaluates twice, and prints the CPU seconds of the second time, when all is compiled."""
     import jax
 
-    from sottovoce.commands.bench import WORKLOADS, make_users
+    from sottovoce.commands.bench import made_up_users
     from sottovoce.evaluation.breakdown import bands_of, count_parts
     from sottovoce.models.lstm import LSTM
 
-    store = make_users(WORKLOADS["mcmahan-lstm"], users)
+    store = made_up_users(users, words=10_000, tokens=1600)
     model, bands = LSTM(store.vocabulary.size, key=jax.random.key(0)), bands_of(store)
     count_parts(model, store, bands)
     worked = time.process_time()

@@ -3,10 +3,10 @@
     python benchmarks/headline.py FOLDER                      # all of it, on a machine with a GPU
     python benchmarks/headline.py FOLDER --seconds 560        # a part of it; the same line again goes on
 
-It calls `sotto` as a person would: prepare, plan, train, resume after SIGINT, resume after kill -9, report,
-plan --ledger, evaluate. Whatever was done is not done again, so it may be stopped at any time and called again. FOLDER
-gets `store`, `run` and `headline.json`: the seconds of each step, the rounds between interruptions, ε of plan and of
-the ledger.
+It makes the people (`synthetic.py`), then calls `sotto` as a person would: plan, train, resume after SIGINT, resume
+after kill -9, report, plan --ledger, evaluate. Whatever was done is not done again, so it may be stopped at any time
+and called again. FOLDER gets `store`, `run` and `headline.json`: the seconds of each step, the rounds between
+interruptions, ε of plan and of the ledger.
 
 On a GPU, rounds after the last checkpoint that kill -9 loses are charged again, unless sums are the same to the bit
 (XLA_FLAGS=--xla_gpu_deterministic_ops=true): the summary says how many were (`charged_again`).
@@ -33,6 +33,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from synthetic import Population, write_population
+
+from sottovoce.data.vocabulary import Vocabulary
 
 SOTTO = [sys.executable, "-c", "import sys\nfrom sottovoce.cli.main import main\nmain(sys.argv[1:])"]
 SMALL = (
@@ -136,8 +140,8 @@ class Headline:
 
     def prepare(self) -> dict[str, Any]:
         asked = self.asked
-        size = ("--synthetic", asked.users, "--tokens-per-user", asked.tokens, "--test-users", 0.01)
-        summary = sotto("prepare", *size, "--out", self.store, "--json")
+        people = Population(asked.users, asked.tokens, test_users=0.01)
+        summary = write_population(people, self.store, Vocabulary.public()).to_json()
         return {"summary": summary, "bytes": sum(size_of(path) for path in self.store.iterdir())}
 
     def plan(self) -> dict[str, Any]:

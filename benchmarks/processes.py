@@ -24,7 +24,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from sottovoce.data.synthetic import Population, write_population
+from synthetic import Population, write_population
+
 from sottovoce.data.vocabulary import Vocabulary
 
 SOTTO = "import sys\nfrom sottovoce.cli.main import main\nmain(sys.argv[1:])"

@@ -3,7 +3,7 @@
     python benchmarks/profile_rounds.py gated_cnn --cohort 500
     python benchmarks/profile_rounds.py mcmahan-lstm --cohort 100 --gaps 20
 
-It times rounds of a workload of `sotto bench`, then profiles three more, and prints a JSON object:
+It times rounds of a workload of `workloads.py`, then profiles three more, and prints a JSON object:
 
 - `users_per_second`, `milliseconds`: of a round, the medians of those that are not profiled.
 - `busy`: milliseconds a round in which the device computes or copies.
@@ -30,8 +30,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
+from workloads import WORKLOADS
 
-from sottovoce.commands.bench import WORKLOADS, assemble_workload, make_users, play_next
+from sottovoce.commands.bench import play_next
 from sottovoce.privacy import fixed_point, mechanism, noise
 from sottovoce.runs import payments
 from sottovoce.training import cohort_sum, read_ahead, server
@@ -141,8 +142,8 @@ def main() -> None:
         sys.exit("this profiles a GPU, and there is none")
     workload = WORKLOADS[given.workload]
     cohort = given.cohort or workload.cohort
-    store = make_users(workload, cohort)
-    play = play_next(assemble_workload(workload, cohort, given.block, workload.kernels, store=store), store)
+    store = workload.users(cohort)
+    play = play_next(workload.assemble(store, block=given.block), store)
     for _ in range(3):
         play()
     seconds = []

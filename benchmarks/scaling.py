@@ -16,7 +16,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.commands.bench import WORKLOADS, apart, make_population, measure, process_peak
+from workloads import WORKLOADS, make_population, measure
+
+from sottovoce.commands.bench import apart, process_peak
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +63,7 @@ def curves(options: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
 
 
 def measure_apart(options: argparse.Namespace, cohort: int, folder: Path) -> dict[str, Any]:
-    found = apart(measure, options.workload, cohort, options.block, "auto", folder).to_json()
+    found = apart(measure, WORKLOADS[options.workload], cohort, options.block, "auto", folder)
     return {name: float(f"{value:.4g}") if isinstance(value, float) else value for name, value in found.items()}
 
 

@@ -7,9 +7,13 @@ from importlib import util
 from pathlib import Path
 from types import ModuleType
 
+FOLDER = Path(__file__).parents[1] / "benchmarks"
+
 
 def load_benchmark(name: str) -> ModuleType:
-    path = Path(__file__).parents[1] / "benchmarks" / f"{name}.py"
+    if str(FOLDER) not in sys.path:  # some import others
+        sys.path.append(str(FOLDER))
+    path = FOLDER / f"{name}.py"
     spec = util.spec_from_file_location(f"benchmark_{name}", path)
     assert spec is not None
     assert spec.loader is not None

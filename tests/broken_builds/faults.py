@@ -1489,17 +1489,6 @@ def users_read_ahead_for_any_cohort():
     _Guess.is_task = lambda self, algorithm, task, store: True
 
 
-@caught_by("unit/training/variants/test_stale_updates.py", "test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm")
-def late_by_the_place_in_the_cohort():
-    """Which model a user has depends on how many stand before them."""
-    import numpy as np
-
-    from sottovoce.training.variants.stale_updates import StaleUpdates
-
-    real = StaleUpdates.ages
-    StaleUpdates.ages = lambda self, rows, key: real(self, np.arange(len(rows)), key)
-
-
 @caught_by("unit/privacy/test_sampling.py", "test_nobody_joins_more_often_than_is_charged")
 def a_turn_begun_is_not_counted():
     """Users in turn are charged when everybody has joined, not when somebody joins once more."""

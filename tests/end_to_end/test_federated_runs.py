@@ -258,7 +258,6 @@ def test_hostile_late_and_old_devices_change_nothing_but_their_own_part(federati
 def test_recipes_that_devices_cannot_train_are_refused_before_anything_is_made(federation, tmp_path):
     for sections, what in (
         ({"privacy": {"sampling": "fixed"}}, "flip their own coins"),
-        ({"run": {"delays": (0.5, 0.5)}}, "late by themselves"),
         ({"audit": {"secrets": 2}}, "plants made-up users"),
         ({"privacy": {"secrets": "seeded"}}, "could undo all the noise; use 'entropy'"),
     ):

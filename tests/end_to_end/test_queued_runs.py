@@ -1,4 +1,4 @@
-"""The update queue through the front door: going on in the middle of it, what lies on disk, and what is refused."""
+"""Users in turn through the front door: going on in the middle of it, what is charged, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from small_world import results_of
 from tiny_run import StopAfter, crash_after, make_recipe, make_store
 
 import sottovoce
 from sottovoce.build import assembly
 from sottovoce.commands import new_run
-from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.release import release_run
 from sottovoce.data.store import Store
 from sottovoce.runs import checkpoint as checkpoints
@@ -33,45 +30,13 @@ def store(tmp_path: Path) -> Path:
 
 
 def queued(store: Path) -> Recipe:
-    return make_recipe(store).replace(run={"deploy_every": 2, "delays": [0.6, 0.4], "checkpoint_every": 100})
+    return make_recipe(store).replace(run={"checkpoint_every": 100})
 
 
 def arrays_of(run: Path) -> list[np.ndarray]:
     saved, _ = checkpoints.latest(run / "checkpoints")
     assert saved is not None
     return [saved.arrays[name] for name in sorted(saved.arrays)]
-
-
-def test_a_private_run_with_late_devices_goes_on_to_the_same_bits(store, tmp_path):
-    recipe = queued(store)
-    result = sottovoce.train(recipe, tmp_path / "whole")
-    assert result.statement.private
-    # Devices that are late cost no privacy, and change the model.
-    plain = sottovoce.train(make_recipe(store), tmp_path / "plain")
-    assert plain.statement.epsilon == result.statement.epsilon
-    sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))  # a deployment of two rounds, and one more round
-    sottovoce.resume(tmp_path / "stopped")
-    assert results_of(tmp_path / "stopped") == results_of(tmp_path / "whole")
-    lines = [json.loads(line) for line in (tmp_path / "whole" / "diagnostics.jsonl").read_text().splitlines()]
-    assert max(line["most_rounds_behind"] for line in lines) == 3
-    assert lines[0]["rounds_behind"] == 0
-
-
-def test_a_checkpoint_in_the_middle_of_a_queue_holds_nothing_but_released_models(store, tmp_path):
-    """Updates that wait are not noised: they must not lie on disk."""
-    recipe = queued(store)
-    released = []
-    for rounds in (2, 3, 4, 5):
-        sottovoce.train(recipe, tmp_path / f"run{rounds}", stop=StopAfter(rounds))
-        released.append(
-            [np.asarray(leaf) for leaf in jax.tree.leaves(ModelFolder.open(tmp_path / f"run{rounds}").model)]
-        )
-    after_two, _, after_four, after_five = released
-    expected = [*after_five, *after_four, *after_two]  # the model, the deployed one, and the one before it
-    found = arrays_of(tmp_path / "run5")
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
 
 
 def read(path: Path) -> list[dict]:

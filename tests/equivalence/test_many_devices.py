@@ -16,13 +16,14 @@ from jax import monitoring
 from sottovoce.commands import bench
 from sottovoce.local.keys import local_key
 from sottovoce.training.types import Task
+from sottovoce_evidence.recipe import Recipe
 
 assert len(jax.devices()) == 4
-workload = bench.Workload("demo", vocabulary=80, tokens=50, cohort=37)
-store = bench.make_users(workload, 37)
+recipe = Recipe.load("demo").replace(run={"block": int(sys.argv[1])})
+store = bench.made_up_users(37, words=80, tokens=50)
 results, traced = [], []
 for devices in (1, 4):
-    assembly = bench.assemble_workload(workload, 37, block=int(sys.argv[1]), kernels="auto", devices=devices)
+    assembly = bench.assemble_timed(recipe.replace(run={"devices": devices}), store, 37)
     assert assembly.sum_updates.devices == devices
     play = bench.play_next(assembly, store)
     norms = assembly.algorithm.mechanism.clip_norms(1, None)

@@ -37,7 +37,6 @@ FUNCTIONS = {
     "init": ("write_recipe",),
     "keyboard": ("keyboard_app", "serve"),
     "plan": ("make_plan", "plan_recipe", "plan_selection", "judge_ledgers"),
-    "practice": ("practice",),
     "prepare": ("prepare", "prepare_privately"),
     "release": ("release_run",),
     "report": ("report_run",),

@@ -10,8 +10,7 @@ from sottovoce.local.update import FedAvg, FedSGD
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.training.strategy import FederatedAveraging
 from sottovoce.training.variants.central import Central
-from sottovoce.training.variants.distillation import Distillation
-from sottovoce.training.variants.stale_updates import StaleUpdates
+from sottovoce.training.variants.example_level import ExampleLevel
 from sottovoce_evidence.recipe import Recipe
 
 BASE = Recipe().replace(privacy={"users": 20, "cohort": 6})
@@ -22,9 +21,10 @@ BASE = Recipe().replace(privacy={"users": 20, "cohort": 6})
     [
         ({}, FederatedAveraging()),
         ({"run": {"algorithm": "central", "seed": 3}}, Central(6, 3)),
-        ({"server": {"update": "transfer", "tokens": 90}}, Distillation(90, 6, 1, True)),
-        ({"run": {"deploy_every": 2}}, StaleUpdates(2, (1.0,))),
-        ({"run": {"delays": [0.7, 0.3]}}, StaleUpdates(1, (0.7, 0.3))),
+        (
+            {"run": {"algorithm": "els"}, "local": {"tokens": 9}, "privacy": {"examples_per_user": 4}},
+            ExampleLevel(9, 4),
+        ),
     ],
     ids=str,
 )

@@ -25,6 +25,7 @@ from sottovoce.build.rules import (
     roster_rules,
     simulation_rules,
     store_rules,
+    strategy_rules,
 )
 from sottovoce.models.lora import Adapters, Survey
 from sottovoce_evidence.accounting import Spent
@@ -37,11 +38,10 @@ GOOD = Recipe().replace(
     privacy={"users": 20, "cohort": 6, "noise_multiplier": 1.0, "delta": 0.01},
     run={"rounds": 10},
 )
-STORE = StoreFacts(users=20, tokens_per_user=40, words=60, public_tokens=1000)
+STORE = StoreFacts(users=20, tokens_per_user=40, public_tokens=1000)
 CENTRAL = {"run": {"algorithm": "central"}, "privacy": {"mode": "none"}}
 FEDSGD = {"run": {"algorithm": "fedsgd"}}
 ELS = {"run": {"algorithm": "els"}, "local": {"tokens": 10}, "privacy": {"examples_per_user": 4}}
-TRANSFER = {"server": {"update": "transfer"}, "privacy": {"mode": "none"}}
 EXPERIMENT = {"mode": "experiment", "noise_multiplier": None, "noise_std": 0.1}
 VOCABULARY = ((SampledGaussian(1.0, "poisson", 1.0), 1),)
 
@@ -63,6 +63,7 @@ class Case:
     made_by_server: int = 0
     before: Spent = ()
     own_objective: bool = False
+    own_strategy: bool = False
     family: str = "lstm"  # the model that gets adapters
 
     @property
@@ -78,6 +79,7 @@ SCOPES = {
     "roster": lambda c: roster_rules(c.recipe, c.registered, c.made_by_server),
     "simulation": lambda c: simulation_rules(c.recipe),
     "adapters": lambda c: adapter_rules(c.survey),
+    "strategy": lambda c: strategy_rules(c.recipe, c.processes) if c.own_strategy else iter(()),
 }
 
 
@@ -121,11 +123,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(adapters(initial="none")), "model.adapter_rank=2 trains beside frozen weights, and fresh ones know"),
         (case({"run": {"algorithm": "central"}}), "no user-level guarantee: it pools text"),
         (case(CENTRAL, privacy(mode="experiment", noise_std=0.1)), "no clip and no noise to experiment with"),
-        (case({"server": {"cycles": 2}}), "server.cycles has no meaning with server.update='average'"),
-        (case(CENTRAL, {"server": {"update": "transfer"}}), "central training has none; use fedavg"),
-        (case({"server": {"update": "transfer"}}), "server.update='transfer' has no user-level guarantee"),
-        (case(TRANSFER, privacy(**EXPERIMENT)), "no average to add noise to"),
-        (case(TRANSFER, privacy(adaptive_quantile=0.5)), "with server.update='transfer' remove it"),
         (case(privacy(examples_per_user=4)), "privacy.examples_per_user=4 is for run.algorithm='els', not 'fedavg'"),
         (case(privacy(sampling="examples")), "privacy.sampling='examples' is that of run.algorithm='els'"),
         (case(ELS, privacy(sampling="fixed")), "draws examples by Poisson sampling, not 'fixed'"),
@@ -205,18 +202,8 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(FEDSGD, {"local": {"gradient_clip": 0.1}}), "local.gradient_clip=0.1 is for the local steps of fedavg"),
         (case(CENTRAL, privacy(cohort=2.5)), "privacy.cohort=2.5 must be a whole number in central training"),
         (case(CENTRAL, {"run": {"devices": 2}}), "run.algorithm='central' trains on one device"),
-        (case(TRANSFER, processes=2), "server.update='transfer' trains on one device"),
-        (
-            case(TRANSFER, {"server": {"tokens": 9}}),
-            "server.tokens=9 must be 10 or more, one step of local.batch=2 lanes",
-        ),
-        (
-            case(CENTRAL, {"run": {"delays": [0.7, 0.3]}}),
-            "run.deploy_every and run.delays are for averaged updates, not for run.algorithm='central'",
-        ),
-        (case({"run": {"delays": [0.0]}}), "run.delays=[0.0] has no share above 0"),
         (case({"audit": {"users": 40}}, privacy(sampling="fixed")), "with privacy.sampling='fixed'; use 'poisson'"),
-        (case({"audit": {"users": 40}, "run": {"deploy_every": 2}}), "cannot with run.deploy_every or run.delays"),
+        (case({"audit": {"users": 40}}, processes=2), "cannot with several processes"),
         (
             case(federation(max_silos=2), privacy(sampling="fixed")),
             "max_silos=2 needs silos that draw apart",
@@ -262,10 +249,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "local.objective='rehearsal' needs local.public",
         ),
         (
-            case(TRANSFER, {"server": {"text": "public"}}, facts=replace(STORE, public_tokens=None)),
-            "server.text='public' needs local.public",
-        ),
-        (
             case({"local": {"public": "text"}}, facts=replace(STORE, same_words=False)),
             "local.public=text has another vocabulary than the store",
         ),
@@ -273,8 +256,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             case({"local": {"objective": "rehearsal", "user_share": 0.25}}, facts=replace(STORE, public_tokens=119)),
             "has 119 tokens, fewer than the 120 that one user may rehearse",
         ),
-        (case(TRANSFER, facts=replace(STORE, words=10**6)), "server.tokens=4000 must be at most 2,147"),
-        (case(TRANSFER, {"server": {"text": "public"}}), "fewer than the 4,000 that transfer reads at once"),
         (
             case(ELS, privacy(examples_per_user=5)),
             "pays for more than there can be: users are cut to 40 tokens, 4 examples of local.tokens=10; use 4",
@@ -307,13 +288,20 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
         (case(adapters(adapter_trains=["norms"])), "model.adapter_trains: 'norms' names no array without an adapter"),
     ],
+    "strategy": [
+        (case(own_strategy=True), "a strategy of your own has no accounting, so it promises nothing"),
+        (case(CENTRAL, own_strategy=True), "run.algorithm='central' is a strategy, and one of your own was given"),
+        (
+            case(privacy(mode="none"), {"audit": {"users": 40}}, own_strategy=True),
+            "[audit] watches rounds of Algorithm 1",
+        ),
+        (case(privacy(mode="none"), own_strategy=True, processes=2), "a strategy of your own trains in one process"),
+    ],
     "devices": [
         (case(CENTRAL), "pools text, and devices keep theirs"),
         (case(ELS), "run.algorithm='els' samples the examples of all users in one place"),
-        (case(TRANSFER), "across devices use 'average'"),
         (case(privacy(sampling="fixed")), "privacy.sampling='fixed' draws from all users"),
         (case(privacy(secrets="seeded")), "takes the noise from run.seed=0"),
-        (case({"run": {"deploy_every": 2}}), "real ones are late by themselves"),
         (case({"local": {"objective": "rehearsal"}}), "which devices do not take yet"),
         (case({"audit": {"users": 40}}), "there is none across devices"),
     ],
@@ -355,7 +343,6 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
     "changes",
     [
         (CENTRAL,),
-        (TRANSFER,),
         (privacy(**EXPERIMENT),),
         (privacy(sampling="in_turn"),),
         (separated(),),
@@ -365,7 +352,6 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         (ELS,),
         (ELS, privacy(cohort=70, estimator="clipped_denominator", adaptive_quantile=0.5)),
         ({"local": {"objective": "rehearsal", "user_share": 0.5, "public": "text"}},),
-        ({"run": {"deploy_every": 3, "delays": [0.5, 0.5]}},),
         ({"audit": {"users": 40}},),
         (MASKED,),
         (federation(max_silos=3),),
@@ -409,9 +395,7 @@ def test_a_delta_that_the_vocabulary_uses_up_is_refused_without_a_budget_too() -
     ("changes", "processes", "reason"),
     [
         (CENTRAL, 1, "run.algorithm='central'"),
-        (TRANSFER, 1, "server.update='transfer'"),
         (ELS, 1, "run.algorithm='els'"),
-        ({"run": {"deploy_every": 3}}, 1, "run.deploy_every or run.delays"),
         ({}, 2, "several processes"),
     ],
 )
@@ -420,21 +404,3 @@ def test_canaries_are_refused_where_no_round_can_be_watched(
 ) -> None:
     with pytest.raises(SottoError, match=f"cannot with {reason}"):
         check(SCOPES["recipe"](case(changes, {"audit": {"users": 40}}, processes=processes)))
-
-
-@pytest.mark.parametrize("key", ["text", "tokens", "epochs", "cycles"])
-def test_each_setting_of_distillation_is_refused_where_updates_are_averaged(key: str) -> None:
-    with pytest.raises(SottoError, match=f"server.{key} has no meaning"):
-        check(SCOPES["recipe"](case({"server": {key: "public" if key == "text" else 2}})))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"run": {"deploy_every": 2}}, "averaged updates, not for run.algorithm='els'"),
-        (TRANSFER, "example-level sampling has none; use fedavg"),
-    ],
-)
-def test_what_is_for_whole_users_is_refused_where_examples_are_sampled(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(SottoError, match=words):
-        check(SCOPES["recipe"](case(ELS, changes)))

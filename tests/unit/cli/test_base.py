@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 
 from sottovoce_evidence.bases import Base
-from sottovoce_evidence.errors import SottoError
 
 TRAIN = "sottovoce.commands.base.train_base"
 CARD = Base(
@@ -37,11 +36,6 @@ def test_the_card_is_one_json_object(trained, answer, tmp_path):
     found = answer("base", "train", "text", "--out", tmp_path / "tiny", "--name", "other")
     assert trained.places[2].name == "other"
     assert (found["licence"], found["tokens"]) == ("CC0", 1200)
-
-
-def test_a_refusal_is_one_line(stub, refusal, tmp_path):
-    stub(TRAIN, SottoError("text holds people's text"))
-    assert "people's text" in refusal("base", "train", "text", "--out", tmp_path / "tiny")
 
 
 def test_the_bases_in_the_package_are_listed(answer):

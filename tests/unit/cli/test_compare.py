@@ -41,24 +41,6 @@ def test_a_table_is_printed_that_fits_a_narrow_terminal(sotto, stub, capsys, mon
     assert write.calls == []
 
 
-def test_top_1_over_words_has_room_on_a_narrow_terminal(sotto, stub, capsys, monkeypatch):
-    start = {"Run": "the start, base english", "ε": "public text", "Top-1": "11.80%", "Perplexity": "210.7"}
-    rows = [
-        {**ROW, "Top-1 over words": "7.60%", "Rounds": "60 of 60"},
-        {**start, "Top-1 over words": "7.68%", "Rounds": ""},
-    ]
-    stub(COMPARE, SimpleNamespace(**{**vars(FOUND), "rows": lambda: rows}))
-    monkeypatch.setenv("COLUMNS", "80")
-    sotto(["compare", "one"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[2].split() == ["Run", "ε", "Top-1", "words", "Perplexity", "Rounds"]
-    cells = ["an-experi…ong-name-2", "6, δ = 1e-5", "15.75% ± 0.42", "7.60%", "120.5", "60 of 60"]
-    assert [cell.strip() for cell in lines[3].split("  ") if cell] == cells
-    assert [cell.strip() for cell in lines[4].split("  ") if cell][:4] == [
-        "start: base english", "public text", "11.80%", "7.68%",
-    ]  # fmt: skip
-
-
 def test_json_needs_no_page(stub, answer):
     compare, write = stub(COMPARE, FOUND), stub(WRITE)
     assert answer("compare", "one") == {"runs": []}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from sottovoce.cli.display import progress_of_rounds
 from sottovoce.commands.demo import DemoResult
-from sottovoce_evidence.errors import SottoError
 
 DEMO = "sottovoce.commands.demo.run_demo"
 
@@ -27,8 +26,3 @@ def test_a_demo_that_was_stopped_says_how_to_begin_again(sotto, stub, capsys):
     stub(DEMO, None)
     sotto(["demo"], status=130)
     assert capsys.readouterr().out == "\nstopped; delete demo and run `sotto demo` again\n"
-
-
-def test_a_folder_in_use_is_refused(stub, refusal):
-    stub(DEMO, SottoError("'demo' is not an empty folder"))
-    assert "not an empty folder" in refusal("demo")

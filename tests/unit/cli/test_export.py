@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sottovoce_evidence.errors import SottoError
-
 EXPORT = "sottovoce.commands.export.export_run"
 MANIFEST = {
     "model": {"kind": "lstm", "parameters": 1_346_144},
@@ -54,9 +52,3 @@ def test_a_model_without_a_guarantee_gets_a_warning(sotto, stub, capsys, answer)
     assert "not private" in out
     assert err.startswith("warning: this model is not private")
     assert answer("export", "run", "--out", "onnx")["privacy"]["private"] is False
-
-
-def test_what_cannot_be_exported_is_refused(stub, refusal):
-    stub(EXPORT, SottoError("the model is the caller's own"))
-    assert "the caller's own" in refusal("export", "run", "--out", "onnx")
-    assert "--weights" in refusal("export", "run", "--out", "onnx", "--weights", "4bit")

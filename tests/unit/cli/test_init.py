@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sottovoce.commands.init import FirstRecipe
-from sottovoce_evidence.errors import SottoError
 
 WRITE = "sottovoce.commands.init.write_recipe"
 
@@ -36,11 +35,6 @@ def test_the_answer_is_one_json_object(made, answer):
     found = answer("init", "store")
     assert (found["users"], found["notes"], found["out"]) == (3900, ["a note"], None)
     assert found["recipe"].startswith("[privacy]")
-
-
-def test_a_refusal_is_one_line(stub, refusal):
-    stub(WRITE, SottoError("no such store"))
-    assert "no such store" in refusal("init", "nowhere")
 
 
 @pytest.mark.parametrize(("given", "epsilon"), [(["--noisy-count"], 0.1), (["--noisy-count", "0.5"], 0.5)])

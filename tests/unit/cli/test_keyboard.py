@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from sottovoce.cli.options import log
-from sottovoce_evidence.errors import SottoError
 
 APP, SERVE = "sottovoce.web.keyboard.app.keyboard_app", "sottovoce.web.server.serve"
 
@@ -57,8 +56,3 @@ def test_a_page_is_written_and_a_model_that_is_not_private_is_named(sotto, stub,
     assert told.out == f"{page} (0 MB); to see it: python -m http.server --directory '{page}'\n"
     assert ("not private" in told.err) == warned
     assert serve.calls == []
-
-
-def test_what_cannot_be_shown_is_refused(stub, refusal):
-    stub(APP, SottoError("'run' holds no run"))
-    assert "holds no run" in refusal("keyboard", "run")

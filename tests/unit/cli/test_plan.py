@@ -8,6 +8,7 @@ import pytest
 
 from examples import first_of
 from sottovoce.cli.plan import Training, plan, whole
+from sottovoce.commands.stores import prepare_demo
 from sottovoce_evidence.accounting.matrices import Banded, Identity
 from sottovoce_evidence.errors import SottoError
 
@@ -87,7 +88,7 @@ def test_users_are_timed_with_as_many_tokens_as_the_store_keeps(mine, stub, sott
     timed = stub("sottovoce.commands.bench.users_per_second", 10.0)
     sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'none'}"])
     assert timed.places[1] == 480
-    sotto(["prepare", "--synthetic", "30", "--tokens-per-user", "1600", "--out", str(tmp_path / "store")])
+    prepare_demo(tmp_path / "store", 30, tokens=1600)
     timed.calls.clear()
     sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'store'}"])
     assert timed.places[1] == 1600
@@ -127,14 +128,6 @@ def test_an_adapter_is_compared_with_all_of_the_model(mine, sotto, capsys):
     assert "…" not in out
 
 
-@pytest.mark.slow
-def test_where_only_other_cohorts_were_measured_both_are_said(mine, sotto, capsys):
-    sotto(["plan", str(mine), "--no-bench", "--set", "privacy.cohort=150"])
-    out = capsys.readouterr().out
-    reason = "privacy.cohort = 150 is outside 250 to 5000, which were measured"
-    assert f"not known for the recipe itself:\n  {reason}\nExpected top-1:" in out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -172,11 +165,6 @@ def test_kinds_of_noise_are_compared(sotto, capsys, monkeypatch):
     for words in ("correlated (banded)", "At the same ε", "sensitivity of √4", "poisson", "* banded", "27 or more"):
         assert words in out
     assert "ε by round" not in out
-
-
-def test_kinds_of_noise_are_not_compared_unasked(sotto, capsys):
-    sotto([*SIZES, "--noise-multiplier", "4", "--sampling", "in_turn"])
-    assert "At the same ε" not in capsys.readouterr().out
 
 
 def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):

@@ -11,7 +11,6 @@ import pytest
 from sottovoce.cli.main import main
 from sottovoce.cli.prepare import Words
 from sottovoce.data.grouping import Grouping
-from sottovoce.data.store import Store
 from sottovoce_evidence.errors import SottoError
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -53,32 +52,6 @@ def test_words_are_counted_in_public_text_alone(tmp_path):
     assert Words().text_to_count(public, Grouping(plain_text=True)) == []
     with pytest.raises(SottoError, match="--own-words counts public text"):
         words.text_to_count(public, Grouping())
-
-
-def test_made_up_people_are_written_by_the_command(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["prepare", "--synthetic", "30", "--tokens-per-user", "40", "--out", str(tmp_path / "store"), "--json"])
-    assert not ended.value.code
-    assert json.loads(capsys.readouterr().out)["train_users"] == 30
-    assert Store.open(tmp_path / "store").tokens_per_user == 40
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (["corpus.jsonl"], "leave one of them out"),
-        (["--plain-text"], "leave one out"),
-        (["--own-words"], "--own-words finds words in text"),
-        (["--private-vocabulary", "--epsilon", "1", "--delta", "1e-6"], "--private-vocabulary finds words in text"),
-    ],
-    ids=lambda given: given[0],
-)
-def test_made_up_people_have_no_text_to_read(given, said, tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["prepare", *given, "--synthetic", "30", "--out", str(tmp_path / "store")])
-    assert ended.value.code == 2
-    assert said in " ".join(capsys.readouterr().err.split())
-    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 from sottovoce.cli.options import Processes
-from sottovoce_evidence.errors import DamagedRun
 
 RESUME = "sottovoce.commands.train.resume"
 
@@ -25,8 +24,3 @@ def test_a_process_other_than_the_first_opens_its_own_store(sotto, stub, monkeyp
     sotto(["resume", "anything", "--store", str(tmp_path)])
     assert helped.places == (group, tmp_path)
     assert resume.calls == []
-
-
-def test_a_damaged_run_is_refused(stub, refusal):
-    stub(RESUME, DamagedRun("its ledger is damaged;\n start another run"))
-    assert refusal("resume", "run") == "error: its ledger is damaged; start another run\n"

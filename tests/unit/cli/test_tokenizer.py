@@ -21,17 +21,6 @@ def test_options_are_passed_on(stub, sotto, capsys):
     assert "asked for" not in printed
 
 
-def test_fewer_tokens_than_were_asked_for_are_named(stub, sotto, capsys):
-    stub(TRAIN, MADE)
-    sotto(["tokenizer", "train", "a.txt", "--out", "t.json", "--public", "--size", "9000"])
-    assert "note: 9,000 tokens were asked for" in capsys.readouterr().out
-
-
 def test_the_answer_is_one_json_object(stub, answer):
     stub(TRAIN, MADE)
     assert answer("tokenizer", "train", "a.txt", "--out", "t.json", "--public") == MADE.to_json()
-
-
-def test_the_owner_must_say_that_the_text_is_public(refusal, tmp_path):
-    (tmp_path / "a.txt").write_text("some text")
-    assert "--public" in refusal("tokenizer", "train", tmp_path / "a.txt", "--out", tmp_path / "t.json")

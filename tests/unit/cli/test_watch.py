@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sottovoce_evidence.errors import SottoError
-
 APP, SERVE = "sottovoce.commands.watch.watch_app", "sottovoce.web.server.serve"
 
 
@@ -19,8 +17,3 @@ def test_the_page_is_served_at_its_address(sotto, stub, capsys, tmp_path):
     assert capsys.readouterr().err == "nowhere is not there yet; the page waits for it\n"
     serve.names["ready"]("http://127.0.0.1:9/")
     assert capsys.readouterr().out == "http://127.0.0.1:9/secret  (Ctrl-C ends it; the runs go on)\n"
-
-
-def test_what_cannot_be_watched_is_refused(stub, refusal):
-    stub(APP, SottoError("no runs are named"))
-    assert "no runs" in refusal("watch", "run")

@@ -8,29 +8,25 @@ from importlib import metadata
 import pytest
 
 from sottovoce.commands import doctor
-from sottovoce.commands.doctor import Extra, examine, extras
+from sottovoce.commands.doctor import examine, extras
 
 
 def test_a_machine_is_looked_at(tmp_path):
-    found = examine(tmp_path)
+    found = examine(tmp_path, lambda: 7.5)
     assert found.versions["sottovoce"] == metadata.version("sottovoce")
     assert found.devices >= 1
-    assert found.folder == str(tmp_path)
-    assert found.users_per_second is None
-    assert "federation" in {extra.name for extra in found.extras}
-    assert not {extra.name for extra in found.extras} & set(doctor.FOR_DEVELOPERS)
-
-
-def test_a_rate_is_measured_where_it_is_asked_for(tmp_path):
-    assert examine(tmp_path, lambda: 7.5).users_per_second == 7.5
+    assert found.memory_bytes > 2**28
+    assert found.users_per_second == 7.5
+    assert "federation" in found.extras
+    assert not set(found.extras) & set(doctor.FOR_DEVELOPERS)
 
 
 def test_little_memory_and_little_disk_are_problems(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "_memory", lambda name: 2**30)
+    monkeypatch.setattr(doctor, "LITTLE_MEMORY", 2**60)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(2**40, 2**40, 2**30))
     memory, disk = examine(tmp_path).problems
-    assert memory.startswith("1.0 GiB of memory are free")
-    assert disk.startswith(f"1.0 GiB are free on the disk of {tmp_path}")
+    assert "GiB of memory" in memory
+    assert f"1.0 GiB free in {tmp_path}" in disk
 
 
 def test_a_machine_without_jax_is_still_described(tmp_path, monkeypatch):
@@ -54,12 +50,5 @@ def test_an_extra_names_what_it_lacks():
             "no-such-package; extra == 'dev'",
         ]
     )
-    cuda, gone, here = found
-    assert (gone, here) == (Extra("gone", ["no-such-package"]), Extra("here", []))
-    assert cuda.name == "cuda"
-    assert set(cuda.missing) <= {"jax-cuda12-plugin"}
-    assert gone.command == "pip install 'sottovoce[gone]'"
-
-
-def test_memory_is_not_known_where_the_system_does_not_say(monkeypatch):
-    assert doctor._memory("NoSuchLine") is None
+    assert set(found.pop("cuda")) <= {"jax-cuda12-plugin"}
+    assert found == {"gone": ["no-such-package"], "here": []}

@@ -43,8 +43,8 @@ def test_work_on_two_streams_at_once_counts_once_and_gaps_say_what_came_next(ben
 def test_functions_of_a_round_say_when_they_begin_and_end(benchmark, monkeypatch):
     monkeypatch.setattr(benchmark, "ROUNDS", 2)
     workload = benchmark.WORKLOADS["demo"]
-    store = benchmark.make_users(workload, 4)
-    play = benchmark.play_next(benchmark.assemble_workload(workload, 4, 4, "off", store=store), store)
+    store = workload.users(4)
+    play = benchmark.play_next(workload.assemble(store, block=4, kernels="off"), store)
     found = {name: (begun, ended) for name, begun, ended in benchmark.host_times(play)}
     assert found["_add_block"][1] <= found["release"][0] <= found["charge"][0] <= found["charge"][1]
     assert found["charge"][1] <= found["add_noise"][0] <= found["step"][0] <= found["step"][1] <= found["release"][1]

@@ -65,18 +65,9 @@ def test_bytes_characters_and_files(tmp_path: Path) -> None:
         TokenizerChoice(tokenizer="bpe").open()
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"vocabulary": Path("w.txt")}, "leave one of them out"),
-        ({"size": 500}, "has a size of its own"),
-        ({"language": "de"}, "cuts all languages alike"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_refused(given, words) -> None:
-    with pytest.raises(SottoError, match=words):
-        TokenizerChoice(tokenizer="bytes", **given)
+def test_tokens_are_said_once() -> None:
+    with pytest.raises(SottoError, match="--vocabulary and --tokenizer both say"):
+        TokenizerChoice(tokenizer="bytes", vocabulary=Path("w.txt"))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.commands.bench import WORKLOADS, make_users
+from sottovoce.commands.bench import made_up_users
 from sottovoce.kernels import hopper, lstm_cuda
 from sottovoce.kernels.lstm_users import plain_products, train_users
 from sottovoce.local.update import FedAvg, User
@@ -41,7 +41,7 @@ def test_the_kernels_send_what_their_plain_twins_send(clipping, rate, every_step
     model = make(key=jax.random.key(7))
     bounded = every_step and not isinstance(clipping, NoClip)
     assert kernels.stored == (jnp.float16 if bounded else jnp.float32)
-    block = make_users(WORKLOADS["mcmahan-lstm"], USERS).gather(range(USERS))
+    block = made_up_users(USERS, words=10_000, tokens=1600).gather(range(USERS))
     block.lengths[1:4] = 0, 1, 801
     users = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths))
     norms = jnp.broadcast_to(jnp.asarray(clipping.clip_norms), (USERS, len(clipping.clip_norms)))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sottovoce.build.assembly import assemble
-from sottovoce.commands.bench import Workload, make_users
+from sottovoce.commands.bench import made_up_users
 from sottovoce.data.store import PublicText, Store
 from sottovoce.local.update import FedAvg
 from sottovoce.models.contract import parameter_count
@@ -18,7 +18,6 @@ from sottovoce.training.types import Task
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
 
-USERS = Workload("demo", vocabulary=500, tokens=160, cohort=8)
 STEP = 32  # tokens. XLA counts what is in a loop once: one local step, of one moment of the recurrence
 
 
@@ -45,8 +44,10 @@ def test_whoever_sits_beside_a_user_their_key_and_what_they_rehearse_stay_the_sa
 
 def test_all_cohorts_share_one_program_whose_shapes_are_public():
     """Were a shape, a size of block or a number of steps taken from the cohort, one user more could change them."""
-    tokens = make_users(USERS, 8).gather(np.arange(8), 8).tokens
-    store = Store.from_users([*tokens[:4], *tokens[4:, :70]], make_users(USERS, 1).vocabulary, tokens_per_user=160)
+    tokens = made_up_users(8, 500, 160).gather(np.arange(8), 8).tokens
+    store = Store.from_users(
+        [*tokens[:4], *tokens[4:, :70]], made_up_users(1, 500, 160).vocabulary, tokens_per_user=160
+    )
     settings = {"users": 8, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
     recipe = Recipe.load("demo").replace(privacy=settings, run={"block": 4, "kernels": "off", "devices": 1})
     assembly, calls, real = assemble(recipe, store), [], cohort_sum._add_block
@@ -73,7 +74,7 @@ class Lowered(Exception):
 
 def lower_block(seats: int, population: int = 20):
     """The program that adds a block of users, not yet compiled, and the model."""
-    store = make_users(USERS, population)
+    store = made_up_users(population, 500, 160)
     recipe = Recipe.load("demo").replace(
         privacy={"users": population, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True},
         local={"batch": STEP, "unroll": 1},

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from sottovoce.build.assembly import assemble
+from sottovoce.papers.popov2018.stale_updates import StaleUpdates
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
@@ -16,7 +17,6 @@ from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.read_ahead import ReadAhead, draw_now
 from sottovoce.training.strategy import Work, play_rounds
 from sottovoce.training.types import Task
-from sottovoce.training.variants.stale_updates import StaleUpdates
 from sottovoce_evidence.errors import AnotherSum, SottoError
 from sottovoce_evidence.recipe import Recipe
 

@@ -53,13 +53,11 @@ def test_columns_are_in_the_order_of_the_cohort_and_without_padding():
 
 
 def test_diagnostics_leave_out_what_is_not_finite():
-    facts = a_sum(staleness=np.array([0, 2, 0, 0, 4])).diagnostics()
+    facts = a_sum().diagnostics()
     assert (facts["users"], facts["weight"], facts["not_finite"]) == (5, 4.0, 1)
     assert facts["clipped_share"] == pytest.approx(2 / 5)
     assert facts["norm_quantiles"][1] == pytest.approx(1.5)
     assert facts["loss"] == pytest.approx(6 / 4)
-    assert (facts["rounds_behind"], facts["most_rounds_behind"]) == (pytest.approx(1.2), 4)
-    assert "rounds_behind" not in a_sum().diagnostics()
 
 
 def test_an_empty_cohort_has_diagnostics_too():

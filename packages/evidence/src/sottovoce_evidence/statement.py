@@ -415,7 +415,6 @@ class MechanismFacts(Facts, sparse=True):
     sensitivity: float  # infinite where updates are not clipped
     noise_multiplier: float
     noise_std: float
-    server_update: str | None = None
     clip_weighted: bool = False
     layer_clip_norms: tuple[float, ...] = ()
     nominal_clip_norm: float | None = None
@@ -451,7 +450,6 @@ class MechanismFacts(Facts, sparse=True):
             sensitivity=mechanism.sensitivity(clip_norms),
             noise_multiplier=mechanism.noise_multiplier * mechanism.noise_schedule(1),
             noise_std=noise_std,
-            server_update=recipe.server.update if recipe.server.update != "average" else None,
             clip_weighted=privacy.clip_weighted,
             layer_clip_norms=tuple(privacy.layer_clip_norms or ()),
             nominal_clip_norm=privacy.clip_norm if privacy.clip_schedule else None,

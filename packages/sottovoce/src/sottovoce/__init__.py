@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from sottovoce.commands.live_line import Progress
     from sottovoce.commands.model_folder import ModelFolder
     from sottovoce.commands.new_run import forecast
-    from sottovoce.commands.practice import practice
     from sottovoce.commands.prepare import PrivateVocabulary, prepare, prepare_privately
     from sottovoce.commands.private_evaluation import evaluate_privately
     from sottovoce.commands.release import release_run
@@ -131,7 +130,6 @@ _HOMES = {
     "plain": "local.objective",
     "plan_recipe": "planning.grid",
     "plan_selection": "planning.selection",
-    "practice": "commands.practice",
     "prepare": "commands.prepare",
     "prepare_privately": "commands.prepare",
     "rekey": "commands.federate",
@@ -211,7 +209,6 @@ __all__ = [
     "plain",
     "plan_recipe",
     "plan_selection",
-    "practice",
     "prepare",
     "prepare_privately",
     "rekey",

@@ -16,9 +16,7 @@ from sottovoce.privacy.clipping import Clip
 from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Strategy
 from sottovoce.training.variants.central import Central
-from sottovoce.training.variants.distillation import Distillation
 from sottovoce.training.variants.example_level import ExampleLevel
-from sottovoce.training.variants.stale_updates import StaleUpdates
 from sottovoce_evidence import recipe as recipes
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.schedule import build_schedule
@@ -77,13 +75,9 @@ def build_optimiser(server: recipes.Server) -> optax.GradientTransformation:
 
 def build_strategy(recipe: Recipe) -> Strategy:
     """What a round is: federated averaging, or one of its variants."""
-    run, server = recipe.run, recipe.server
+    run = recipe.run
     if run.algorithm == "els":
         return ExampleLevel(recipe.local.tokens, recipe.privacy.examples_per_user)
     if run.algorithm == "central":
         return Central(int(recipe.privacy.cohort), run.seed)
-    if server.update == "transfer":
-        return Distillation(server.tokens, server.epochs, server.cycles, server.text == "generated")
-    if run.deploy_every > 1 or run.delays:
-        return StaleUpdates(run.deploy_every, run.delays or (1.0,))
     return FederatedAveraging()

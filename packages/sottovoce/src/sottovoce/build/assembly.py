@@ -144,12 +144,13 @@ class Assembly:
 
 def assemble(
     recipe: Recipe, store: Store, *, model: LanguageModel | None = None, objective: Objective = plain,
-    before: accounting.Spent = (), processes: int = 1,
+    strategy: Strategy | None = None, before: accounting.Spent = (), processes: int = 1,
 ) -> Assembly:  # fmt: skip
     """Check the recipe as a whole and build what it describes, for the users of `store`.
 
-    `model` and `objective` may be a researcher's own; the recipe's [model] section is then not used. `before` was
-    spent on the store's vocabulary, and counts towards the recipe's ε. `processes` share out every cohort.
+    `model`, `objective` and `strategy` may be a researcher's own; with an own model the recipe's [model] section is not
+    used. `before` was spent on the store's vocabulary, and counts towards the recipe's ε. `processes` share out every
+    cohort.
     """
     recipe = resolve(recipe, before, processes)
     if model is None:
@@ -166,9 +167,11 @@ def assemble(
     params, frozen = split(model)
     layers, devices_here = clip_parts(params), len(jax.local_devices())
     rules.check(rules.model_rules(recipe, list(layers), devices_here))
-    strategy = build_strategy(recipe)
-    if recipe.server.update == "transfer":
-        code += f", transfer learning on {_text_name(store) if recipe.server.text == 'public' else 'generated text'}"
+    if strategy is None:
+        strategy = build_strategy(recipe)
+    else:
+        rules.check(rules.strategy_rules(recipe, processes))
+        own_code, code = True, f"{code}, {strategy}"
     mechanism = build_mechanism(recipe, layers)
     # A store that does not know its users by name is refused here.
     # The users of a federation are named on their devices.
@@ -181,7 +184,7 @@ def assemble(
         weight_cap=recipe.privacy.weight_cap,
         frozen=frozen,
     )
-    if own_code:
+    if own_model or own_objective:
         _check_update(algorithm.user_update, model, store.tokens_per_user, mechanism.clip_norms(1, mechanism.start()))
     devices = 1 if strategy.layout else recipe.run.devices or devices_here
     share, varies = recipe.privacy.cohort / (devices * processes), mechanism.sampler.varies

@@ -21,11 +21,10 @@ from sottovoce_evidence.accounting.events import MOST_EXAMPLES
 from sottovoce_evidence.bases import NO_BASE
 from sottovoce_evidence.errors import SottoError, count_of, plain_number, plural
 from sottovoce_evidence.mechanism import accountant_of
-from sottovoce_evidence.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe, Run, Server
+from sottovoce_evidence.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe
 from sottovoce_evidence.schedule import Schedule, build_schedule
 
 MOST_PLACES = 2**32  # of examples: what an example draws for itself is keyed by its number, of 32 bits
-MOST_PREDICTED = 2**31  # probabilities that distillation keeps for one text: 8 GiB
 MOST_MASKED = 2048  # devices in a masked round: what a message holds of names and signatures
 MOST_READ = 10**7  # tokens that one user reads, rehearsed ones included: more do not fit the 32 bits of their number
 
@@ -56,7 +55,7 @@ def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = 
     if recipe.privacy.mode == "private":
         yield from _private(recipe.privacy, before)
     yield from _local(recipe)
-    yield from _variants(recipe, processes)
+    yield from _central(recipe, processes)
     if recipe.audit.plants:
         yield from _canaries(recipe, processes)
     yield from _federation(recipe)
@@ -75,25 +74,11 @@ def model_keys(model: Model) -> Iterator[str]:
 
 
 def _method(recipe: Recipe) -> Iterator[str]:
-    mode, central, server = recipe.privacy.mode, recipe.run.algorithm == "central", recipe.server
+    mode, central = recipe.privacy.mode, recipe.run.algorithm == "central"
     if central and mode == "private":
         yield "run.algorithm='central' has no user-level guarantee: it pools text; use fedavg, or privacy.mode='none'"
     if central and mode == "experiment":
         yield "run.algorithm='central' has no clip and no noise to experiment with; use privacy.mode='none'"
-    if server.update != "transfer":
-        for key in ("text", "tokens", "epochs", "cycles"):
-            if getattr(server, key) != getattr(Server(), key):
-                yield f"server.{key} has no meaning with server.update='average'; use 'transfer', or remove it"
-        return
-    if central or recipe.run.algorithm == "els":
-        method = "central training" if central else "example-level sampling"
-        yield f"server.update='transfer' needs the models of users, and {method} has none; use fedavg"
-    if mode == "private":
-        yield "server.update='transfer' has no user-level guarantee; use 'average', or privacy.mode='none'"
-    if mode == "experiment":
-        yield "server.update='transfer' has no average to add noise to; use 'average', or privacy.mode='none'"
-    if recipe.privacy.adaptive_quantile is not None:
-        yield "privacy.adaptive_quantile follows averaged updates; with server.update='transfer' remove it"
 
 
 def _examples(recipe: Recipe, processes: int) -> Iterator[str]:
@@ -264,12 +249,11 @@ def _private(privacy: Privacy, before: accounting.Spent) -> Iterator[str]:
 
 def _local(recipe: Recipe) -> Iterator[str]:
     local, algorithm = recipe.local, recipe.run.algorithm
-    unread = local.public is not None and not (recipe.server.update == "transfer" and recipe.server.text == "public")
     if local.objective == "plain":
-        for key, is_set in (("user_share", local.user_share < 1), ("public", unread)):
+        for key, is_set in (("user_share", local.user_share < 1), ("public", local.public is not None)):
             if is_set:
                 yield f"local.{key} has no meaning with local.objective='plain'; use 'rehearsal', or remove it"
-    if local.objective == "without_forgetting" and unread:
+    if local.objective == "without_forgetting" and local.public is not None:
         yield "local.public is for rehearsal; without_forgetting reads no other text: remove it"
     if algorithm != "fedavg":
         for key in ("objective", "penalty", "gradient_clip"):
@@ -281,32 +265,34 @@ def _local(recipe: Recipe) -> Iterator[str]:
         yield f"local.penalty={local.penalty:g} must be below {limit}: a step would undo more than the whole update"
 
 
-def _variants(recipe: Recipe, processes: int) -> Iterator[str]:
-    """Central training, transfer learning, late updates."""
-    run, local, server, cohort = recipe.run, recipe.local, recipe.server, recipe.privacy.cohort
-    method = _other_method(recipe)
-    if run.algorithm == "central" and cohort != int(cohort):
+def _central(recipe: Recipe, processes: int) -> Iterator[str]:
+    cohort = recipe.privacy.cohort
+    if recipe.run.algorithm != "central":
+        return
+    if cohort != int(cohort):
         yield f"privacy.cohort={cohort:g} must be a whole number in central training: the users whose text is a round"
-    if method and (run.devices > 1 or processes > 1):
-        yield f"{method} trains on one device, in one process; remove the others"
-    step = local.batch * local.unroll
-    if server.update == "transfer" and step > server.tokens:
-        one_step = f"one step of local.batch={local.batch} lanes of local.unroll={local.unroll}"
-        yield f"server.tokens={server.tokens} must be {step} or more, {one_step}; it is the text that transfer reads"
-    if (method or run.algorithm == "els") and _is_late(run):
-        other = method or "run.algorithm='els'"
-        yield f"run.deploy_every and run.delays are for averaged updates, not for {other}; remove them"
-    if run.delays and sum(run.delays) <= 0:
-        yield f"run.delays={list(run.delays)} has no share above 0; [0.7, 0.3] has 30% one deployment late"
+    if recipe.run.devices > 1 or processes > 1:
+        yield "run.algorithm='central' trains on one device, in one process; remove the others"
+
+
+def strategy_rules(recipe: Recipe, processes: int = 1) -> Iterator[str]:
+    """Rules of a way to train that a caller gives in Python: nothing of what it releases is known here."""
+    if recipe.privacy.mode != "none":
+        yield "a strategy of your own has no accounting, so it promises nothing; use privacy.mode='none'"
+    if recipe.run.algorithm in ("central", "els"):
+        yield f"run.algorithm={recipe.run.algorithm!r} is a strategy, and one of your own was given; keep one"
+    if recipe.audit.plants:
+        yield "[audit] watches rounds of Algorithm 1, and a strategy of your own was given; keep one of the two"
+    if processes > 1:
+        yield "a strategy of your own trains in one process; remove the others"
 
 
 def _canaries(recipe: Recipe, processes: int) -> Iterator[str]:
     sampling = recipe.privacy.sampling
     if not SAMPLERS[sampling].independent:
         yield f"[audit] canaries would take the places of users with privacy.sampling={sampling!r}; use 'poisson'"
-    late = "run.deploy_every or run.delays" if _is_late(recipe.run) else ""
-    examples = "run.algorithm='els'" if recipe.run.algorithm == "els" else ""
-    unwatched = _other_method(recipe) or examples or late or ("several processes" if processes > 1 else "")
+    other = f"run.algorithm={recipe.run.algorithm!r}" if recipe.run.algorithm in ("central", "els") else ""
+    unwatched = other or ("several processes" if processes > 1 else "")
     if unwatched:
         yield f"[audit] watches rounds of Algorithm 1 in one process, and cannot with {unwatched}; keep one of the two"
 
@@ -380,7 +366,6 @@ class StoreFacts:
 
     users: int
     tokens_per_user: int
-    words: int
     public_tokens: int | None = None  # None: no public text was opened
     same_words: bool = True  # does the public text have the vocabulary of the store?
     longest_is_cap: bool = False  # was the cap taken from the longest text?
@@ -390,14 +375,13 @@ class StoreFacts:
         public = store.public
         same = public is None or public.vocabulary == store.vocabulary.fingerprint
         tokens = None if public is None else int(public.tokens.size)
-        facts = (store.users, store.tokens_per_user, store.vocabulary.size, tokens, same, store.longest_is_cap)
+        facts = (store.users, store.tokens_per_user, tokens, same, store.longest_is_cap)
         return StoreFacts(*facts)
 
 
 def store_rules(recipe: Recipe, store: StoreFacts, own_objective: bool = False) -> Iterator[str]:
     """Rules of a recipe and a store. `own_objective`: the caller gave an objective in Python."""
-    local, server, length = recipe.local, recipe.server, store.tokens_per_user
-    central, distils = recipe.run.algorithm == "central", server.update == "transfer"
+    local, length, central = recipe.local, store.tokens_per_user, recipe.run.algorithm == "central"
     if recipe.privacy.mode == "private" and store.longest_is_cap:
         yield (
             f"tokens_per_user={store.tokens_per_user} is the length of the longest text, so one person decides how "
@@ -405,27 +389,17 @@ def store_rules(recipe: Recipe, store: StoreFacts, own_objective: bool = False) 
         )
     if own_objective and local.objective != "plain":
         yield f"local.objective={local.objective!r} is in the recipe, and an objective of your own was given; keep one"
-    # Public tokens that are read at once: by one user, or by the server. All lanes of a text have one length.
-    rehearsal = rehearsed(length, local.user_share)
-    distilled = -(-server.tokens // local.batch) * local.batch
-    if local.objective == "rehearsal" and length + rehearsal > MOST_READ:
-        yield f"a user would read {length + rehearsal:,} tokens, more than {MOST_READ:,}; raise local.user_share"
     if not store.same_words:
         yield f"local.public={local.public} has another vocabulary than the store; prepare both alike"
-    needs = {}
     if local.objective == "rehearsal":
-        needs["local.objective='rehearsal'"] = (rehearsal, "one user may rehearse", "raise local.user_share")
-    if distils and server.text == "public":
-        needs["server.text='public'"] = (distilled, "transfer reads at once", "lower server.tokens")
-    for setting, (needed, reader, otherwise) in needs.items():
+        public = rehearsed(length, local.user_share)
+        if length + public > MOST_READ:
+            yield f"a user would read {length + public:,} tokens, more than {MOST_READ:,}; raise local.user_share"
         if store.public_tokens is None:
-            yield f"{setting} needs local.public: a store made by `sotto prepare --plain-text`"
-        elif store.public_tokens < needed:
-            found = f"local.public={local.public} has {store.public_tokens:,} tokens, fewer than the {needed:,}"
-            yield f"{found} that {reader}; prepare more text, or {otherwise}"
-    if distils and distilled * store.words > MOST_PREDICTED:
-        limit = f"{MOST_PREDICTED // store.words:,}: each keeps a probability for {store.words:,} words"
-        yield f"server.tokens={server.tokens} must be at most {limit}; read more texts (server.cycles) instead"
+            yield "local.objective='rehearsal' needs local.public: a store made by `sotto prepare --plain-text`"
+        elif store.public_tokens < public:
+            found = f"local.public={local.public} has {store.public_tokens:,} tokens, fewer than the {public:,}"
+            yield f"{found} that one user may rehearse; prepare more text, or raise local.user_share"
     if recipe.run.algorithm == "els":
         fit = -(-length // local.tokens)
         most, length = recipe.privacy.examples_per_user, min(length, local.tokens)
@@ -476,16 +450,12 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
         yield "run.algorithm='central' pools text, and devices keep theirs; use fedavg"
     if run.algorithm == "els":
         yield "run.algorithm='els' samples the examples of all users in one place; across devices use fedsgd"
-    if recipe.server.update == "transfer":
-        yield "server.update='transfer' needs every user's model at the server; across devices use 'average'"
     if not (SAMPLERS[privacy.sampling].independent or SAMPLERS[privacy.sampling].takes("min_separation")):
         known = "devices flip their own coins, or keep their own separation: use 'poisson' or 'min_separation'"
         yield f"privacy.sampling={privacy.sampling!r} draws from all users; {known}"
     if privacy.secrets == "seeded" and privacy.mode == "private":
         seed = f"run.seed={run.seed}, which others can guess"
         yield f"privacy.secrets='seeded' takes the noise from {seed}: a device could undo all the noise; use 'entropy'"
-    if _is_late(run):
-        yield "run.deploy_every and run.delays simulate late devices; real ones are late by themselves: remove them"
     if local.objective == "rehearsal" or local.public is not None:
         yield "local.objective='rehearsal' sends public text, which devices do not take yet; use without_forgetting"
     if recipe.audit.plants:
@@ -511,15 +481,3 @@ def simulation_rules(recipe: Recipe) -> Iterator[str]:
     if recipe.federation.aggregation != "plain" and recipe.federation.noise == "server":
         simulated = "a simulation has no server to hide from, and its sums are the same"
         yield f"federation.aggregation={recipe.federation.aggregation!r} is for real devices: {simulated}; use 'plain'"
-
-
-def _other_method(recipe: Recipe) -> str:
-    """The setting that replaces federated averaging, if there is one."""
-    if recipe.run.algorithm == "central":
-        return "run.algorithm='central'"
-    return "server.update='transfer'" if recipe.server.update == "transfer" else ""
-
-
-def _is_late(run: Run) -> bool:
-    """Do some devices train an older model than the newest?"""
-    return run.deploy_every > 1 or bool(run.delays)

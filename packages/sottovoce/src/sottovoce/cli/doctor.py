@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 from sottovoce.cli.display import print_json, print_table
 from sottovoce.cli.options import Flag, Json, log, option
-from sottovoce_evidence.errors import SottoError
 
 
 def doctor(
@@ -31,32 +29,18 @@ def doctor(
             log("timing this machine, about 10 seconds ...")
         return users_per_second(Recipe.load("small"), seconds=10.0)
 
-    found = replace(examine(folder, None if no_bench else rate), keyboard_page=_keyboard_page())
+    found, gib = examine(folder, None if no_bench else rate), 2**30
     if json:
         return print_json(found.to_json())
-    gib = 2**30
     rows = {name: version or "not installed" for name, version in found.versions.items()}
     rows |= {"system": found.system, "device": f"{found.devices} × {found.device or 'none'}", "cores": f"{found.cores}"}
-    if found.memory_bytes is not None and found.free_memory_bytes is not None:
-        rows["memory"] = f"{found.memory_bytes / gib:.1f} GiB, {found.free_memory_bytes / gib:.1f} free"
+    rows["memory"] = f"{found.memory_bytes / gib:.1f} GiB"
     rows["disk"] = f"{found.free_disk_bytes / gib:.1f} GiB free in {found.folder}"
     if found.users_per_second is not None:
         rows["rate of `small`"] = f"{found.users_per_second:.3g} users/s"
-    for extra in found.extras:
-        rows[f"extra {extra.name}"] = f"not installed: {extra.command}" if extra.missing else "installed"
-    rows["page of sotto keyboard"] = f"to fetch once: {found.keyboard_page}" if found.keyboard_page else "here"
+    for extra, missing in found.extras.items():
+        rows[f"extra {extra}"] = f"not installed: pip install 'sottovoce[{extra}]'" if missing else "installed"
     print_table("This machine", rows)
     for problem in found.problems:
         print(f"problem: {problem}")
     return print("nothing is missing for training" if not found.problems else f"{len(found.problems)} to look at")
-
-
-def _keyboard_page() -> str | None:
-    """The command that fetches what the page runs; None where it is there."""
-    from sottovoce.web.keyboard.vendor import COMMAND, check_vendored
-
-    try:
-        check_vendored()
-    except SottoError:
-        return COMMAND
-    return None

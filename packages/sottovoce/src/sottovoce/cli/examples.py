@@ -21,8 +21,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "sotto plan --users 20000 --cohort 400 --rounds 500 --delta 1e-6 --epsilon 4",
         "sotto plan --ledger store --delta 1e-6",
     ),
-    "practice": ("sotto practice mine.toml --out trial", "sotto practice mine.toml --out trial --set run.rounds=5"),
-    "train": ("sotto train mine.toml --out run", "sotto train mine.toml --set privacy.epsilon=4 --dry-run"),
+    "train": (
+        "sotto train mine.toml --out run",
+        "sotto train mine.toml --set privacy.epsilon=4 --dry-run",
+        "sotto train mine.toml --practice --out trial",
+    ),
     "resume": ("sotto resume run",),
     "base train": ("sotto base train public --out base --passes 5",),
     "base list": ("sotto base list",),
@@ -54,7 +57,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "verify": ("sotto verify released",),
     "export": ("sotto export run --out onnx",),
     "reproduce": ("sotto reproduce --list", "sotto reproduce mcmahan2018 --figure 3 --out results"),
-    "bench": ("sotto bench", "sotto bench --workload demo --cohort 50 100 200"),
+    "bench": ("sotto bench mine.toml", "sotto bench mine.toml --cohort 50 100 200"),
 }
 
 

@@ -41,5 +41,5 @@ def init(
     if out is None:
         return print(made.text, end="")
     print(f"wrote {out}: {count_of(made.users, 'person', 'people')} declared")
-    print(f"to try it for free, on synthetic people: sotto practice {out} --out TRIAL")
+    print(f"to try it for free, on made-up people: sotto train {out} --practice --out TRIAL")
     return print(f"next: sotto plan {out}, then sotto train {out} --out RUN")

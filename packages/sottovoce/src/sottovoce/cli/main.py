@@ -24,7 +24,7 @@ from sottovoce_evidence.files import FULL
 LONGEST_ERROR = 1200  # characters
 CLOSED = 128 + 13  # where nobody reads on: what a shell says of a program that SIGPIPE ends
 VERBS = {  # by what a person does
-    "Start": ("demo", "doctor", "prepare", "tokenizer", "init", "plan", "practice"),
+    "Start": ("demo", "doctor", "prepare", "tokenizer", "init", "plan"),
     "Train": ("train", "resume", "base", "federate"),
     "Look": ("evaluate", "report", "compare", "watch", "keyboard"),
     "Release": ("audit", "release", "select", "verify", "export"),

@@ -181,12 +181,10 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
 
         made = made.training(count_parameters(recipe))
     if rate is None and not timing.no_bench:
-        from sottovoce.commands.bench import TOKENS, users_per_second  # it loads jax
-        from sottovoce.data.store import Store
+        from sottovoce.commands.bench import users_per_second  # it loads jax
+        from sottovoce.commands.stores import public_facts
 
-        tokens, store = timing.tokens_per_user or TOKENS, Path(recipe.data.store)
-        if timing.tokens_per_user is None and recipe.data.store and store.is_dir():
-            tokens = Store.open(store).tokens_per_user
+        tokens = timing.tokens_per_user or public_facts(recipe)[1]
         if not json:
             say_timing()
         rate = users_per_second(recipe, tokens)

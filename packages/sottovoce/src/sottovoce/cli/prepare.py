@@ -148,30 +148,6 @@ class Words:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Synthetic:
-    """Made-up people in place of files."""
-
-    synthetic: Annotated[int | None, option("No files: so many made-up people to train on, for trials.")] = None
-    synthetic_seed: Annotated[int, option("Their seed: the same people again.")] = 2018
-
-    def write(self, out: Path, words: Words, grouped: Grouped) -> PreparationSummary:
-        from sottovoce.data.synthetic import Population, write_population
-
-        assert self.synthetic is not None
-        for name, given in {"private_vocabulary": words.private_vocabulary, "own_words": words.own_words}.items():
-            if given:
-                raise SottoError(f"--{name.replace('_', '-')} finds words in text, and --synthetic reads none")
-        if grouped.context_field:
-            raise SottoError("--context-field is of real people's records, and --synthetic makes people; leave one out")
-        if grouped.plain_text:
-            raise SottoError("--plain-text is public text without users, and --synthetic makes users; leave one out")
-        tokenizer, source = words.open()
-        population = Population(self.synthetic, grouped.tokens_per_user, grouped.test_users, self.synthetic_seed)
-        return write_population(population, out, tokenizer, source)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
 class Engine:
     """What reads the text: this machine, or Spark."""
 
@@ -203,7 +179,7 @@ class Engine:
         return prepare_with_spark(corpus, out, vocabulary, grouping, source)
 
 
-GROUPED, WORDS, REAL, ENGINE, PUBLISHED = Grouped(), Words(), Synthetic(), Engine(), Published()
+GROUPED, WORDS, ENGINE, PUBLISHED = Grouped(), Words(), Engine(), Published()
 _NAMES = {
     "guessed_lines": "lines that are not UTF-8",
     "records_empty": "empty records left out",
@@ -226,7 +202,6 @@ def prepare(
     out: Annotated[Path, option("Folder of the new store.")],
     words: Words = WORDS,
     grouped: Grouped = GROUPED,
-    synthetic: Synthetic = REAL,
     engine: Engine = ENGINE,
     published: Published = PUBLISHED,
     json: Json = False,
@@ -237,16 +212,10 @@ def prepare(
     however many records and files hold them. With --plain-text, public text for pre-training: any files, whose lines
     are read as they are. With --engine spark, text beyond one machine. With --format, a published dump.
     """
-    if synthetic.synthetic is not None and (files or engine.engine == "spark"):
-        raise SottoError("--synthetic makes people up, and files hold real ones; leave one of them out")
-    if synthetic.synthetic is not None and published.format:
-        raise SottoError("--synthetic makes people up, and --format reads a dump; leave one of them out")
-    if not files and synthetic.synthetic is None and not engine.table:
+    if not files and not engine.table:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")
     grouping, words = grouped.grouping(published.dump), words.of_dump(published.format)
-    if synthetic.synthetic is not None:
-        summary, facts = synthetic.write(out, words, grouped), {}
-    elif engine.engine == "spark":
+    if engine.engine == "spark":
         summary, facts = engine.write(files, out, words, grouping), {}
     elif words.private_vocabulary:
         from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately

@@ -24,7 +24,7 @@ from sottovoce.cli.display import (
     progress_of_rounds,
     shown_epsilon,
 )
-from sottovoce.cli.options import ALONE, Flag, Json, Processes, Recipe, Settings, log, option
+from sottovoce.cli.options import ALONE, Flag, Json, Processes, Recipe, Settings, log, option, set_options
 from sottovoce_evidence.errors import LostProcess, SottoError, count_of, plain_number, plural
 from sottovoce_evidence.files import as_json
 
@@ -58,6 +58,7 @@ def train(
     settings: Settings = None,
     start: Annotated[str | None, option("A base, run, release or Hugging Face folder to start from.", "--from")] = None,
     allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
+    practice: Annotated[Flag, option("On made-up people, as many as declared: nobody is charged.")] = False,
     confirmation: Confirmation = ASK,
     several: Processes = ALONE,
     json: Json = False,
@@ -67,6 +68,9 @@ def train(
     First it shows what the run will charge to the people of the store, how long it will take, and what does not fit
     together. On a terminal it then asks; elsewhere it goes on without asking. Exit status 1 if the answer is no, 130 if
     Ctrl-C stopped the run.
+
+    With --practice it trains on made-up people, and neither reads nor charges those of the store. Rounds, noise, time
+    and files are those of the real run; accuracy is not.
     """
     from sottovoce.commands import train as command
     from sottovoce.commands.new_run import forecast
@@ -81,16 +85,38 @@ def train(
     if allow_large_delta:
         chosen = chosen.replace(privacy={"allow_large_delta": True})
     if confirmation.dry_run:
-        found = forecast(chosen, out, before_timing=None if json else say_timing)
+        found = forecast(chosen, out, before_timing=None if json else say_timing, practice=practice)
         if json:
             return print_json(found.to_json())
-        show_forecast(found, print)
+        (show_work if practice else show_forecast)(found, print)
         return print(f"{NOT_MADE} (--dry-run)")
     if out is None:
         raise SottoError("--out is missing: name the folder of the new run, or use --dry-run")
-    ask = partial(confirm, yes=confirmation.yes, json=json)
-    play = partial(command.train, chosen, confirm=ask, before_timing=None if json else say_timing)
+    play = partial(command.train, chosen, before_timing=None if json else say_timing)
+    if practice:
+        if not json:
+            log(f"makes {chosen.privacy.users:,} made-up people in {out}; no real person is read or charged")
+        play = partial(play, practice=True, confirm=partial(show_practice, json=json))
+        return train_with(several, play, out, store=None, json=json, next_step=after_practice(recipe, out, settings))
+    play = partial(play, confirm=partial(confirm, yes=confirmation.yes, json=json))
     return train_with(several, play, out, store=chosen.data.store or None, json=json)
+
+
+def show_practice(forecast: Forecast, *, json: bool) -> bool:
+    """Nobody is charged, so nobody is asked."""
+    if not json:
+        show_work(forecast, log)
+    return True
+
+
+def after_practice(recipe: str, out: Path, settings: list[str] | None) -> str:
+    """How to train for real: without what was set of [run], as fewer rounds would cost the whole ε."""
+    kept = [each for each in settings or () if not each.strip().startswith("run.")]
+    return (
+        f"accuracy is that of made-up text; it says nothing about yours\n"
+        f"look at it: sotto report {out}, sotto keyboard {out}, sotto watch {out}\n"
+        f"for real: sotto train {recipe} --out RUN{set_options(kept)}"
+    )
 
 
 def say_timing() -> None:
@@ -159,7 +185,13 @@ def shorter(choice: Choice) -> str:
 
 
 def train_with(
-    several: Processes, train: Callable[..., RunResult], run: Path, *, store: Path | str | None, json: bool
+    several: Processes,
+    train: Callable[..., RunResult],
+    run: Path,
+    *,
+    store: Path | str | None,
+    json: bool,
+    next_step: str = "",
 ) -> None:
     """Train or resume a run and print the result; in a process other than 0, help process 0 to do so.
 
@@ -180,7 +212,7 @@ def train_with(
                 result = train(run, observer=observer, stop=stop, group=group)
     except Declined:
         end_declined(stop)
-    print_result(result, json=json)
+    print_result(result, json=json, next_step=next_step)
     return end_stopped(result, stop)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,40 +18,24 @@ from sottovoce_evidence.files import Facts
 PACKAGES = ("sottovoce", "jax", "jaxlib", "equinox", "optax", "numpy", "pyarrow", "dp-accounting")
 FOR_DEVELOPERS = ("dev", "docs", "browser")
 LITTLE_MEMORY, LITTLE_DISK = 4 * 2**30, 5 * 2**30
-_NAME = re.compile(r"[\w.-]+")
-_OF_EXTRA = re.compile(r"extra == ['\"]([\w-]+)['\"]")
-
-
-@dataclass(frozen=True)
-class Extra(Facts):
-    """Packages that only some commands need."""
-
-    name: str
-    missing: list[str]
-
-    @property
-    def command(self) -> str:
-        """How to install it."""
-        return f"pip install 'sottovoce[{self.name}]'"
+_OF_EXTRA = re.compile(r"^([\w.-]+)(?:\[cuda12\])?.*extra == ['\"]([\w-]+)['\"]")
 
 
 @dataclass(frozen=True)
 class Checkup(Facts):
-    """What a machine has. What cannot be found out is None."""
+    """What a machine has. Without a device, nothing can be trained."""
 
-    versions: dict[str, str]
+    versions: dict[str, str]  # empty: not installed
     system: str
     device: str | None
     devices: int
     cores: int
-    memory_bytes: int | None
-    free_memory_bytes: int | None
+    memory_bytes: int
     free_disk_bytes: int
     folder: str
-    extras: list[Extra]
+    extras: dict[str, list[str]]  # packages that only some commands need: what of them is not installed
     users_per_second: float | None
     problems: list[str]
-    keyboard_page: str | None = None  # how to get what its page runs models by; None where it is there
 
 
 def examine(folder: Path, rate: Callable[[], float] | None = None) -> Checkup:
@@ -62,49 +47,44 @@ def examine(folder: Path, rate: Callable[[], float] | None = None) -> Checkup:
     """
     if not folder.is_dir():
         raise SottoError(f"{str(folder)!r} is no folder; name the one that runs will be written to")
-    versions = {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
-    problems = []
-    device, devices = None, 0
+    problems, device, devices = [], None, 0
     try:
         import jax
 
         device, devices = jax.devices()[0].device_kind, jax.device_count()
         if jax.default_backend() == "cpu" and Path("/dev/nvidia0").exists():
-            problems.append(f"there is an NVIDIA GPU, and jax does not use it: {Extra('cuda', []).command}")
+            problems.append("there is an NVIDIA GPU, and jax does not use it: pip install 'sottovoce[cuda]'")
     except (ImportError, RuntimeError) as error:
         problems.append(f"jax finds no device ({' '.join(str(error).split())[:200]}); install sottovoce again")
-    memory, free = _memory("MemTotal"), _memory("MemAvailable")
-    if free is not None and free < LITTLE_MEMORY:
-        problems.append(f"{free / 2**30:.1f} GiB of memory are free; training may need more")
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     disk = shutil.disk_usage(folder).free
-    if disk < LITTLE_DISK:
-        problems.append(f"{disk / 2**30:.1f} GiB are free on the disk of {folder}; a store and its runs may need more")
+    for found, needed, what in ((memory, LITTLE_MEMORY, "of memory"), (disk, LITTLE_DISK, f"free in {folder}")):
+        if found < needed:
+            problems.append(f"there are {found / 2**30:.1f} GiB {what}; training may need more")
     return Checkup(
-        versions=versions,
+        versions={"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}},
         system=f"{platform.system()} {platform.release()}, {platform.machine()}",
         device=device,
         devices=devices,
         cores=cores(),
         memory_bytes=memory,
-        free_memory_bytes=free,
         free_disk_bytes=disk,
         folder=str(folder.resolve()),
-        extras=extras(metadata.requires("sottovoce") or []),
+        extras=extras(metadata.requires("sottovoce") or ()),
         users_per_second=rate() if rate is not None and device is not None else None,
         problems=problems,
     )
 
 
-def extras(requirements: list[str]) -> list[Extra]:
+def extras(requirements: Iterable[str]) -> dict[str, list[str]]:
     """The extras that these requirements name, those for developers left out, and what each lacks here."""
-    needed: dict[str, list[str]] = {}
-    for requirement in requirements:
-        extra, package = _OF_EXTRA.search(requirement), _NAME.match(requirement)
-        if package and extra and extra[1] not in FOR_DEVELOPERS:
-            # jax itself is always there.
-            name = "jax-cuda12-plugin" if requirement.startswith("jax[cuda12]") else package[0]
-            needed.setdefault(extra[1], []).append(name)
-    return [Extra(name, [each for each in packages if not _version(each)]) for name, packages in sorted(needed.items())]
+    lacks: dict[str, list[str]] = {}
+    for package, extra in (found.groups() for found in map(_OF_EXTRA.search, requirements) if found):
+        missing = lacks.setdefault(extra, [])
+        needed = "jax-cuda12-plugin" if package == "jax" else package  # jax itself is always there
+        if not _version(needed):
+            missing.append(needed)
+    return {extra: missing for extra, missing in sorted(lacks.items()) if extra not in FOR_DEVELOPERS}
 
 
 def _version(package: str) -> str:
@@ -113,13 +93,3 @@ def _version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def _memory(name: str) -> int | None:
-    """Bytes, by the name that Linux has for them."""
-    try:
-        text = Path("/proc/meminfo").read_text(encoding="ascii")
-    except OSError:
-        return None
-    found = re.search(rf"^{name}:\s+(\d+) kB", text, re.MULTILINE)
-    return None if found is None else int(found[1]) * 1024

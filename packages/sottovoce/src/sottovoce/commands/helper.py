@@ -19,6 +19,7 @@ from sottovoce.runs import fingerprint
 from sottovoce.training.read_ahead import ReadAhead
 from sottovoce.training.round import SumUpdates
 from sottovoce.training.seats import check_seats, digest_of_update
+from sottovoce.training.strategy import Strategy
 from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
@@ -31,11 +32,14 @@ def assemble_for(
     *,
     model: LanguageModel | None,
     objective: Objective,
+    strategy: Strategy | None = None,
     before: Spent,
 ) -> Assembly:
     """The objects of a run. In a group, the leader sends the recipe to the helpers, and all of them compare facts."""
     processes = group.count if group else 1
-    assembly = assemble(recipe, store, model=model, objective=objective, before=before, processes=processes)
+    assembly = assemble(
+        recipe, store, model=model, objective=objective, strategy=strategy, before=before, processes=processes
+    )
     if group is None:
         return assembly
     if not group.facts:

@@ -6,22 +6,20 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from sottovoce.build.assembly import filled_model, model_settings
 from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import find_tokenizer, option_of
-from sottovoce.runs.record import coarse_count
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, plain_number
 from sottovoce_evidence.files import write_aside
 from sottovoce_evidence.recipe import Recipe
 
 MEASURED = (2_000, 30_000)  # declared users for which the recipe `small` was chosen
-MANY = 10_000  # from here on, larger cohorts and more rounds pay
-TOKENS = 480  # of a user, for which it was chosen
 DELTA = 1e-5
 _TEMPLATE = """\
 # A recipe for {store}, written by `sotto init`. Change what you like; keys that are not here
@@ -68,8 +66,10 @@ _COMMENTS = {
 }
 
 
-# For a transformer that starts from public text: the best of four settings (docs/results/transformers.md).
-_TRANSFORMER: dict[str, dict[str, object]] = {
+# Those of the recipe `small`, and for a transformer that starts from public text the best of four settings
+# (docs/results/transformers.md).
+_SMALL = {"local": {"learning_rate": 3.0}, "server": {"learning_rate": 1.5}, "privacy": {"clip_norm": 3.0}}
+_TRANSFORMER = {
     "local": {"learning_rate": 0.3, "batch": 8, "unroll": 32},
     "server": {"optimiser": "adam", "learning_rate": 0.003},
     "privacy": {"clip_norm": 1.0},
@@ -132,7 +132,7 @@ def write_recipe(
     Recipe.parse(text)
     if out is not None:
         write_aside(out, text.encode())
-    return FirstRecipe(text, declared, (*notes, *_notes(people, declared, start)))
+    return FirstRecipe(text, declared, (*notes, *_notes(declared, start)))
 
 
 def rounded_down(count: int) -> int:
@@ -172,85 +172,54 @@ def _keys(settings: Mapping[str, object]) -> str:
 
 
 def _commented(section: str, settings: Mapping[str, Mapping[str, object]]) -> str:
-    keys = settings[section]
-    return "\n".join(f"# {_COMMENTS[f'{section}.{key}']}\n{_keys({key: value})}" for key, value in keys.items())
+    return "\n".join(
+        f"# {_COMMENTS[f'{section}.{key}']}\n{_keys({key: value})}" for key, value in settings[section].items()
+    )
 
 
-def _of_small() -> dict[str, dict[str, object]]:
-    small = Recipe.load("small")
-    return {
-        "local": {"learning_rate": small.local.learning_rate},
-        "server": {"learning_rate": small.server.learning_rate},
-        "privacy": {"clip_norm": small.privacy.clip_norm},
-    }
-
-
-@dataclass(frozen=True)
-class _Start:
+class _Start(NamedTuple):
     """The keys of [model] with their comment, what the owner should know of them, and settings for such a model."""
 
     text: str
     notes: tuple[str, ...] = ()
-    settings: dict[str, dict[str, object]] = field(default_factory=_of_small)
+    settings: Mapping[str, Mapping[str, object]] = _SMALL
 
 
 def _start(people: Store, base: str | Path | None, out: Path | None) -> _Start:
     """A base that is named must have the tokens of the store."""
-    small = filled_model(Recipe.load("small"))
+    words = people.vocabulary.without_contexts().fingerprint
     if base is None:
-        words = people.vocabulary.without_contexts().fingerprint
-        found = bases.fitting(small.model.kind, model_settings(small), words)
-        if found:
+        small = filled_model(Recipe.load("small"))
+        if found := bases.fitting(small.model.kind, model_settings(small), words):
             return _Start(f'# Weights to start from: a model of public text in the package.\ninitial = "{found}"')
-        nothing = (
-            "training starts from nothing, which takes many more people and rounds than from a base; make one of "
-            "public text with `sotto base train`, and name it with --base"
-        )
         text = "# No model in the package has the tokens of this store: training starts from nothing."
-        return _Start(f'{text}\ninitial = "none"', (nothing,))
-    folder = bases.find(str(base)) or Path(base)
+        nothing = "training starts from nothing, which takes many more people and rounds than from a base; make one of "
+        return _Start(f'{text}\ninitial = "none"', (f"{nothing}public text with `sotto base train`, and use --base",))
+    shipped = bases.find(str(base))
+    folder = shipped or Path(base)
     if not bases.is_base(folder):
         raise SottoError(f"{str(base)!r} is no base; make one with `sotto base train`, or name one of the package")
     card = bases.read_base(folder)
-    if card.words not in (people.vocabulary.fingerprint, people.vocabulary.without_contexts().fingerprint):
+    if card.words not in (people.vocabulary.fingerprint, words):
         tokens = find_tokenizer(folder)
         raise SottoError(
             f"the base {base} has other tokens than {people.path}; prepare the store with {option_of(tokens)} {tokens}"
         )
-    name = str(base) if bases.find(str(base)) else _from_recipe(folder, out)
-    if bases.is_name(name) and not bases.find(str(base)):
+    name = str(base) if shipped else _from_recipe(folder, out)
+    if bases.is_name(name) and not shipped:
         name = os.path.join(os.curdir, name)  # a folder of its own, called as one of the package
-    keys = {
-        "initial": name,
-        "kind": card.kind,
-        **{key: value for key, value in card.model.items() if value is not None},
-    }
-    text = f"# Weights to start from, and the sizes of their model.\n{_keys(keys)}"
+    keys = {"initial": name, "kind": card.kind, **card.model}
+    sizes = _keys({key: value for key, value in keys.items() if value is not None})
+    text = f"# Weights to start from, and the sizes of their model.\n{sizes}"
+    chosen = "the learning rates and the clip norm were chosen for"
     if card.kind == "transformer":
-        chosen = "the learning rates and the clip norm were chosen for a transformer of 4.4 million parameters"
-        return _Start(text, (f"{chosen} and 27,000 people",), _TRANSFORMER)
-    same = (card.kind, dict(card.model)) == (small.model.kind, dict(model_settings(small)))
-    others = f"the learning rates and the clip norm were chosen for the LSTM of `small`, not for this {card.kind}"
-    return _Start(text, () if same else (others,))
+        return _Start(text, (f"{chosen} a transformer of 4.4 million parameters and 27,000 people",), _TRANSFORMER)
+    return _Start(text, () if card.kind == "lstm" else (f"{chosen} the LSTM of `small`, not for this {card.kind}",))
 
 
-def _notes(people: Store, declared: int, start: _Start) -> list[str]:
+def _notes(declared: int, start: _Start) -> list[str]:
     low, high = MEASURED
-    notes, found = [], coarse_count(people.users)
-    if not 0.5 < found / declared < 2:
-        there = count_of(found, "person", "people")
-        notes.append(
-            f"the store has about {there} to train on: with {declared:,} declared, a round on it has "
-            f"{found / declared:.2g} times as many users as planned, and the noise for all"
-        )
+    measured = f"settings were measured for {low:,} to {high:,} people; with {declared:,}"
     if declared < low:
-        few = f"{count_of(declared, 'person is', 'people are')} few"
-        notes.append(f"{few}: settings were measured for {low:,} to {high:,}; expect little")
-    if declared > high:
-        notes.append(f"settings were measured for {low:,} to {high:,} people; with {declared:,}, more rounds pay")
-    elif declared >= MANY:
-        notes.append("with a GPU, cohort = 2000, clip_norm = 5 and rounds = 200 gave a point more to 27,000 people")
-    if people.vocabulary.is_words and people.tokens_per_user > TOKENS:  # measured on words; a piece is less text
-        cut = f"people are cut to {people.tokens_per_user:,} tokens; with `sotto prepare --tokens-per-user {TOKENS}`"
-        notes.append(f"{cut} training is {people.tokens_per_user / TOKENS:.2g} times as fast, and nearly as good")
-    return [*notes, *start.notes]
+        return [f"{measured}, expect little", *start.notes]
+    return [f"{measured}, more rounds pay", *start.notes] if declared > high else [*start.notes]

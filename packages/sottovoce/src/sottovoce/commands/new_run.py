@@ -20,7 +20,13 @@ from sottovoce.commands.forecast import NOT_BEGUN, Confirm, Declined, Forecast, 
 from sottovoce.commands.helper import assemble_for
 from sottovoce.commands.initial_model import Start, charges_of_start, find_start, with_base, with_sizes
 from sottovoce.commands.insert_canaries import SCORES, choose_canaries, initial_scores
-from sottovoce.commands.stores import has_own_store, make_own_store, open_users, with_absolute_paths
+from sottovoce.commands.stores import (
+    has_own_store,
+    make_own_store,
+    make_practice_store,
+    open_users,
+    with_absolute_paths,
+)
 from sottovoce.data.store import Store
 from sottovoce.federation.frozen import check_size
 from sottovoce.federation.rounds import Coordinator
@@ -34,6 +40,7 @@ from sottovoce.runs.payments import begin_payment, planned_rounds, store_folder,
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.seats import check_seats
 from sottovoce.training.server import ServerState
+from sottovoce.training.strategy import Strategy
 from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.errors import SottoError
@@ -54,11 +61,13 @@ class Given(TypedDict, total=False):
 
     model: LanguageModel | None
     objective: Objective
+    strategy: Strategy | None
     group: Group | None
     also_evaluate_on: Store | None
     coordinator: Coordinator | None
     confirm: Confirm | None
     before_timing: Callable[[], None] | None
+    practice: bool
 
 
 @dataclass(frozen=True)
@@ -67,11 +76,13 @@ class Context:
 
     model: LanguageModel | None = None
     objective: Objective = plain
+    strategy: Strategy | None = None
     group: Group | None = None
     also_evaluate_on: Store | None = None  # public text
     coordinator: Coordinator | None = None  # where users are on devices
     confirm: Confirm | None = None  # asked before anybody is charged
     before_timing: Callable[[], None] | None = None  # called before a forecast times this machine
+    practice: bool = False  # on made-up people
 
     @property
     def across_devices(self) -> bool:
@@ -88,12 +99,14 @@ class Opened(NamedTuple):
 
 
 def open_run(recipe: Recipe, run: RunFolder, context: Context, new: bool = False) -> Opened:
+    if context.across_devices and context.strategy is not None:
+        raise SottoError("a strategy of your own trains on a store, and these users are on devices; leave it out")
     store, test = open_users(recipe, run, context.across_devices)
     if new and context.model is None:
         recipe = with_base(recipe, store)
     before = _charged_before(recipe, run, store, new=new)
-    group, model, objective = context.group, context.model, context.objective
-    assembly = assemble_for(group, recipe, store, model=model, objective=objective, before=before)
+    own = {"model": context.model, "objective": context.objective, "strategy": context.strategy}
+    assembly = assemble_for(context.group, recipe, store, **own, before=before)
     if assembly.is_private and not context.across_devices:  # devices train elsewhere
         check_seats(assembly.sum_updates, assembly.algorithm, assembly.params, store)
     return Opened(store, test, assembly)
@@ -126,10 +139,13 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
     """
     if not isinstance(recipe, Recipe):
         recipe = Recipe.load(recipe)
-    recipe = with_sizes(with_absolute_paths(recipe))
     check_also(recipe, context.also_evaluate_on)
     with RunFolder.making(out) as draft:
-        make_own_store(recipe, draft)
+        if context.practice:
+            recipe = make_practice_store(recipe, draft)
+        else:
+            make_own_store(recipe, draft)
+        recipe = with_sizes(with_absolute_paths(recipe))
         store, test, assembly, _ = open_run(recipe, draft, context, new=True)
         planned = planned_rounds(assembly.budget, assembly.recipe.privacy.noise_multiplier)
         start = find_start(assembly.recipe, store, assembly.model, given=context.model is not None)

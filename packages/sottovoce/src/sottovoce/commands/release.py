@@ -149,7 +149,7 @@ def run_faults(run: RunFolder) -> Iterator[str]:
         yield "the run gives no guarantee (ε is infinite): there is nothing to keep"
         return
     if statement.practice:
-        yield "it was trained on synthetic people, by `sotto practice`: there is nothing to release"
+        yield "it was trained on synthetic people, by `sotto train --practice`: there is nothing to release"
         return
     if privacy.secrets == "seeded":
         yield f"anyone who knows run.seed={recipe.run.seed} can undo the noise; train with privacy.secrets='entropy'"

@@ -1,4 +1,4 @@
-"""Where the users of a run are: a prepared store, or the synthetic population made for it."""
+"""Where the users of a run are: a prepared store, or made-up people in the run's own folder."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from sottovoce.build import rules
 from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, prepare
-from sottovoce.data.store import Store, store_facts
+from sottovoce.data.store import Store, mark_as_practice, store_facts
 from sottovoce.data.tokenizer import Tokenizer
+from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.roster import Roster, is_federation
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.secrets import Secrets
@@ -21,6 +22,7 @@ from sottovoce_evidence.ledger import StoreLedger, first_line
 from sottovoce_evidence.recipe import SYNTHETIC, Recipe
 
 DEMO_TOKENS_PER_USER = 160
+USUAL_TOKENS_PER_USER = 480  # where the store of the recipe is not there: as the recipe `small` asks for
 
 
 def with_absolute_paths(recipe: Recipe) -> Recipe:
@@ -43,6 +45,33 @@ def make_own_store(recipe: Recipe, run: RunFolder) -> None:
         if not users.isdecimal() or len(users) > 9 or int(users) < 1:
             raise SottoError(f"data.store={name!r} must be demo: and a number of users, for example demo:2000")
         prepare_demo(run.own_store, int(users))
+
+
+def make_practice_store(recipe: Recipe, run: RunFolder) -> Recipe:
+    """Write the made-up people of a practice into the run's folder; the recipe that trains on them.
+
+    There are as many as the recipe declares. Of its store only what is public is used.
+    """
+    users = recipe.privacy.users
+    if not users:
+        raise SottoError("privacy.users is not set: a practice has as many made-up people as the recipe declares")
+    vocabulary, tokens = public_facts(recipe)
+    prepare_demo(run.own_store, users, vocabulary=vocabulary, tokens=tokens)
+    mark_as_practice(run.own_store)
+    return recipe.replace(data={"store": f"{SYNTHETIC}{users}"})
+
+
+def public_facts(recipe: Recipe) -> tuple[Tokenizer, int]:
+    """What is public of a recipe's store, for made-up users: the vocabulary, and the most tokens of a user.
+
+    Without a store they are as `sotto prepare` has them.
+    """
+    if has_own_store(recipe):
+        return demo_vocabulary(), DEMO_TOKENS_PER_USER
+    if not recipe.data.store or not Path(recipe.data.store).is_dir():
+        return Vocabulary.public(), USUAL_TOKENS_PER_USER
+    store = Store.open(recipe.data.store)
+    return store.vocabulary, store.tokens_per_user
 
 
 def prepare_demo(

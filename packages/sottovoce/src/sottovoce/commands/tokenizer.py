@@ -18,9 +18,8 @@ from sottovoce_evidence.errors import SettingError, SottoError
 from sottovoce_evidence.files import Facts, write_aside
 
 BYTES, CHARACTERS = "bytes", "characters"
-KINDS = ("bpe", "unigram", "wordpiece")
+KINDS = {"bpe": ["<s>", "</s>"], "unigram": ["<unk>", "<s>", "</s>"], "wordpiece": ["[UNK]", "[CLS]", "[SEP]"]}
 WORDS = 10_000  # the usual size of a vocabulary of words
-_SPECIALS = {"bpe": ("<s>", "</s>"), "unigram": ("<unk>", "<s>", "</s>"), "wordpiece": ("[UNK]", "[CLS]", "[SEP]")}
 _LARGEST = 2**20
 OWN_WORDS = "own words"  # the most frequent ones of public text
 _LISTED_FOR_CHARACTERS = 20_000
@@ -32,6 +31,7 @@ class TokenizerChoice:
 
     `text` are files of public text: their most frequent words take the place of the list.
     `tokenizer` is a `tokenizer.json` of Hugging Face, or "bytes", or "characters": those of the language's public list.
+    `size` is of words, and `language` of words and characters: other tokens do without.
     """
 
     size: int = WORDS
@@ -41,20 +41,9 @@ class TokenizerChoice:
     text: Sequence[Path] = ()
 
     def __post_init__(self) -> None:
-        if self.text and (self.vocabulary or self.tokenizer):
-            other = "--vocabulary" if self.vocabulary else "--tokenizer"
-            raise SottoError(f"--own-words and {other} both say what the tokens are; leave one of them out")
-        if self.tokenizer is None:
-            return
-        given = {"tokenizer": self.tokenizer, "vocabulary": self.vocabulary, "vocabulary_size": self.size}
-        if self.vocabulary is not None:
-            text = "{tokenizer.name} and {vocabulary.name} both say what the tokens are; leave one of them out"
-            raise SettingError(text, **given)
-        if self.size != WORDS:
-            raise SettingError("{vocabulary_size} is for words, and {tokenizer} has a size of its own", **given)
-        if self.language is not None and self.tokenizer != CHARACTERS:
-            text = "{language} is for words and characters; {tokenizer} cuts all languages alike; leave it out"
-            raise SettingError(text, language=self.language, **given)
+        given = {"--own-words": self.text, "--vocabulary": self.vocabulary, "--tokenizer": self.tokenizer}
+        if len(named := [flag for flag, value in given.items() if value]) > 1:
+            raise SottoError(f"{' and '.join(named)} both say what the tokens are; leave one of them out")
 
     def open(self) -> tuple[Tokenizer, VocabularySource]:
         """The tokenizer, and what a store says of its origin."""
@@ -117,11 +106,9 @@ def train_tokenizer(
     out = Path(out)
     if kind not in KINDS:
         raise SettingError(f"{{kind!r}} must be one of {', '.join(KINDS)}", kind=kind)
-    smallest = len(_SPECIALS[kind]) + (256 if kind == "bpe" else 1)
+    smallest = len(KINDS[kind]) + (256 if kind == "bpe" else 1)  # of bpe all bytes are pieces
     if not smallest <= size <= _LARGEST:
-        bytes_ = " and 256 bytes" if kind == "bpe" else " and a letter"
-        limits = f"[{smallest}, {_LARGEST}]: {len(_SPECIALS[kind])} special tokens{bytes_} at least"
-        raise SettingError(f"{{size}} must be in {limits}", size=size)
+        raise SettingError(f"{{size}} must be in [{smallest}, {_LARGEST}], special tokens and letters too", size=size)
     if not public:
         raise SettingError(
             "a tokenizer learns from text, and what it learned from people's would be a release; say that the text is "
@@ -131,9 +118,8 @@ def train_tokenizer(
     if out.exists():
         raise SottoError(f"{out} exists; choose another --out")
     files = _public_files(text)
-    library = needs_library()
-    made = _untrained(library, kind, lower_case)
-    made.train_from_iterator(_read(files), _trainer(library, kind, size))
+    made, trainer = _untrained(kind, size, lower_case)
+    made.train_from_iterator(_read(files), trainer)
     contents = made.to_str(pretty=False).encode() + b"\n"
     tokenizer = Subwords(contents, str(out))
     sample = [line for line, _ in zip(_read(files), range(2_000), strict=False)]
@@ -165,32 +151,22 @@ def _read(files: Sequence[Path]) -> Iterator[str]:
     return (stripped for file in files for line in lines(file) if (stripped := line.strip()))
 
 
-def _untrained(library: Any, kind: str, lower_case: bool) -> Any:
-    """The steps of a tokenizer before it has learned any pieces. A piece says whether a space comes before it."""
-    normalizers, pre, decoders = library.normalizers, library.pre_tokenizers, library.decoders
+def _untrained(kind: str, size: int, lower_case: bool) -> tuple[Any, Any]:
+    """A tokenizer that has learned no pieces, and what trains it. A piece says whether a space comes before it."""
+    library = needs_library()
+    models, pre, decoders, trainers = library.models, library.pre_tokenizers, library.decoders, library.trainers
+    common = {"vocab_size": size, "special_tokens": KINDS[kind], "show_progress": False}
     if kind == "bpe":
-        made = library.Tokenizer(library.models.BPE())
-        made.pre_tokenizer, made.decoder = pre.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        model, cut, decoder = models.BPE(), pre.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(initial_alphabet=pre.ByteLevel.alphabet(), **common)
     elif kind == "unigram":
-        made = library.Tokenizer(library.models.Unigram())
-        made.pre_tokenizer, made.decoder = pre.Metaspace(), decoders.Metaspace()
+        model, cut, decoder = models.Unigram(), pre.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(unk_token=KINDS[kind][0], **common)
     else:
-        made = library.Tokenizer(library.models.WordPiece(unk_token="[UNK]"))
-        made.pre_tokenizer, made.decoder = pre.BertPreTokenizer(), decoders.WordPiece()
-    steps = [normalizers.NFC(), *([normalizers.Lowercase()] if lower_case else [])]
-    made.normalizer = normalizers.Sequence(steps)
-    return made
-
-
-def _trainer(library: Any, kind: str, size: int) -> Any:
-    trainers, specials = library.trainers, list(_SPECIALS[kind])
-    if kind == "bpe":
-        alphabet = library.pre_tokenizers.ByteLevel.alphabet()
-        return trainers.BpeTrainer(
-            vocab_size=size, special_tokens=specials, initial_alphabet=alphabet, show_progress=False
-        )
-    if kind == "unigram":
-        return trainers.UnigramTrainer(
-            vocab_size=size, special_tokens=specials, unk_token=specials[0], show_progress=False
-        )
-    return trainers.WordPieceTrainer(vocab_size=size, special_tokens=specials, show_progress=False)
+        model, cut, decoder = models.WordPiece(unk_token="[UNK]"), pre.BertPreTokenizer(), decoders.WordPiece()
+        trainer = trainers.WordPieceTrainer(**common)
+    made = library.Tokenizer(model)
+    made.pre_tokenizer, made.decoder = cut, decoder
+    lower = [library.normalizers.Lowercase()] if lower_case else []
+    made.normalizer = library.normalizers.Sequence([library.normalizers.NFC(), *lower])
+    return made, trainer

@@ -135,11 +135,15 @@ def train(
         given: what a recipe cannot name.
             model: a model of your own, in place of the recipe's.
             objective: an objective of your own, in place of the recipe's.
+            strategy: a way to train of your own, in place of Algorithm 1; it promises nothing.
             group: the processes that train together. This is the first; the others call `work_as_helper`.
             also_evaluate_on: public text. The model is evaluated on it whenever it is evaluated on held-out users.
             coordinator: reaches the users on devices; data.store is then the folder of their federation.
             confirm: is asked with a `Forecast` before anybody is charged. Unless it is True, `Declined` is raised.
             before_timing: is called before that forecast times this machine, which takes about 20 seconds.
+            practice: train on made-up people in the run's folder, as many as the recipe declares, with the vocabulary
+                and the tokens per user of its store. The people of the store are neither read nor charged. Rounds,
+                noise, time and files are those of the real run; accuracy is not.
     """
     context = Context(**given)
     with _observed(Path(out).name, observer, progress) as observe:
@@ -263,7 +267,7 @@ class Training:
         if header.get("code") != self.assembly.code:
             raise SottoError(
                 f"{run} was begun with {header.get('code')}, not with {self.assembly.code}; it goes on from Python: "
-                f"sottovoce.resume(run, model=..., objective=...)"
+                f"sottovoce.resume(run, model=..., objective=..., strategy=...)"
             )
 
     def _check_turns(self, secrets: Secrets) -> None:

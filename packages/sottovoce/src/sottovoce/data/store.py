@@ -81,7 +81,7 @@ class Store:
     people: bool = True
     owners_per_record: int = 1
     every_record_is_a_user: bool = False
-    practice: bool = False  # the people are synthetic, made by `sotto practice`
+    practice: bool = False  # the people are synthetic, made by `sotto train --practice`
     public: PublicText | None = None
     first: int = 0
     named: str | None = None

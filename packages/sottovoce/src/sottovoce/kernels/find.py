@@ -63,7 +63,7 @@ def _find_gradient(update: UserUpdate, model: Any) -> OneGradient:
 def _was_compared(update: FedAvg, model: Any) -> bool:
     """Were updates and accuracy compared with the general program's on such a GPU, and is it faster there?
 
-    By `benchmarks/compare_programs.py` and `sotto bench`, on an H200: see docs/results/speed.md.
+    By `benchmarks/compare_programs.py` and `benchmarks/workloads.py`, on an H200: see docs/results/speed.md.
     """
     if not is_hopper():
         return False

@@ -22,7 +22,7 @@ class ServerState(NamedTuple):
     params: Any  # θ: the trained part of the model
     optimiser: Any
     clip_norms: Any = None  # of the next round, where they adapt
-    deployed: Any = None  # the models that devices may have, newest first, where some are stale
+    kept: Any = None  # what a strategy of its own keeps from round to round; it is in the checkpoints
     noise: Any = ()  # the state of the noise: a secret, not in a checkpoint
 
     def next(self, params: Any, optimiser: Any) -> ServerState:
@@ -43,7 +43,7 @@ class ServerState(NamedTuple):
 
     @property
     def _saved(self) -> tuple[Any, ...]:
-        return self.params, self.optimiser, self.clip_norms, self.deployed
+        return self.params, self.optimiser, self.clip_norms, self.kept
 
 
 def _to_arrays(tree: Any) -> dict[str, np.ndarray]:

@@ -25,13 +25,17 @@ class Work(NamedTuple):
 
 
 class Strategy(ABC):
-    """Algorithm 1 is one, and so is each of `variants`."""
+    """What a round is. Algorithm 1 is one, and so is each of `variants`.
+
+    A strategy of your own is a frozen dataclass, given to `train` and `resume` with a recipe in mode "none": nothing of
+    what its rounds release is accounted for, so it promises nothing. `papers/popov2018` has two.
+    """
 
     federated: ClassVar[bool] = True  # do devices send updates?
     layout: ClassVar[str | None] = None  # how users are laid out, if not in blocks: part of the fingerprint of a run
 
     def start(self, state: ServerState) -> ServerState:
-        """The state before the first round."""
+        """The state before the first round. What it keeps from round to round goes into `state.kept`."""
         return state
 
     @abstractmethod

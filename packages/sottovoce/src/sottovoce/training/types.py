@@ -109,7 +109,6 @@ class CohortSum(NamedTuple):
     bits: Any  # over users, +1/2 for every part of an update that was not clipped and -1/2 for one that was
     results: list[UserResult]  # of each block of users, without their updates; still on the device
     places: list[np.ndarray]  # of these users in the cohort
-    staleness: np.ndarray | None = None  # how many rounds old the model of each user was
 
     @property
     def users(self) -> int:
@@ -131,7 +130,7 @@ class CohortSum(NamedTuple):
         """Exact figures of the cohort: private."""
         users, norms, losses = self.users, self.norms, self.losses
         finite, losses = norms[np.isfinite(norms)], losses[np.isfinite(losses)]
-        facts = {
+        return {
             "users": users,
             "weight": float(self.weight),
             "not_finite": users - len(finite),
@@ -139,10 +138,6 @@ class CohortSum(NamedTuple):
             "norm_quantiles": [float(q) for q in np.quantile(finite, [0.1, 0.5, 0.9])] if len(finite) else None,
             "loss": float(np.mean(losses)) if len(losses) else None,
         }
-        if self.staleness is not None:
-            facts["rounds_behind"] = float(np.mean(self.staleness)) if users else None
-            facts["most_rounds_behind"] = int(np.max(self.staleness)) if users else None
-        return facts
 
     def _of_users(self, columns: list[Any]) -> np.ndarray:
         """One column for all users in their order. Reading it waits for the device."""

@@ -158,14 +158,14 @@ class Runner:
         begun = RunFolder(folder).recipe_file.exists()
         if trial.after is not None and not begun and not self._has_model(trial.after, seed):
             return False
-        stop, public = self.console.stop, self._also_evaluate_on(trial)
+        given = {"also_evaluate_on": self._also_evaluate_on(trial), "strategy": trial.strategy}
         with self.console.progress(f"{trial.label} (seed {seed})") as observer:
             if begun:
                 if published(Recipe.load(RunFolder(folder).recipe_file)) != published(recipe):
                     raise SottoError(f"{folder} was begun with another recipe than it should be; delete it")
-                result = resume(folder, observer=observer, stop=stop, also_evaluate_on=public)
+                result = resume(folder, observer=observer, stop=self.console.stop, **given)
             else:
-                result = train(recipe, folder, observer=observer, stop=stop, also_evaluate_on=public)
+                result = train(recipe, folder, observer=observer, stop=self.console.stop, **given)
         if result.ended == "stopped":
             return False
         self.results.save(self.outcome(trial, seed))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from sottovoce.training.strategy import Strategy
 from sottovoce_evidence.recipe import Recipe
 
 Section = Mapping[str, Any]  # keys of one section of a recipe
@@ -106,6 +107,7 @@ class Trial:
 
     Args:
         label: Its name in tables and figures.
+        strategy: How it trains, if not by Algorithm 1.
         cohort: Multiple of the size's cohort.
         rounds: Multiple of the size's rounds.
         words: Size of the dictionary, as a multiple of the paper's 10,000 words.
@@ -122,6 +124,7 @@ class Trial:
 
     label: str
     changes: Changes = field(default_factory=Changes)
+    strategy: Strategy | None = None
     cohort: float = 1.0
     rounds: float = 1.0
     words: int = 1

@@ -15,6 +15,7 @@ from typing import Any
 
 from sottovoce.papers.engine.partitions import NODES
 from sottovoce.papers.engine.trial import PUBLIC, Changes, Corpus, Experiment, Section, Size, Trial
+from sottovoce.papers.popov2018.distillation import Distillation
 
 TITLE = "Popov et al. 2018, Differentially private distributed learning for language modeling tasks"
 RATE = 0.75  # η on a device. Used on a node and for distillation too, where the paper prints none.
@@ -269,17 +270,11 @@ def one_round(size: Size) -> Trial:
 def distillation(size: Size, text: str, cycles: int) -> Trial:
     """One round of distillation ("transfer learning"): six passes over one text, or one pass over each of five."""
     words = "real data" if text == "public" else f"generated data ({cycles} cycle{'s' if cycles > 1 else ''})"
-    server = {
-        "update": "transfer",
-        "text": text,
-        "tokens": SCALES[size.name].distillation_tokens,
-        "cycles": cycles,
-        "epochs": 6 if cycles == 1 else 1,
-        "learning_rate": RATE,
-    }
+    tokens, epochs = SCALES[size.name].distillation_tokens, 6 if cycles == 1 else 1
+    strategy = Distillation(tokens, epochs, cycles, generated=text == "generated")
     label, name = f"transfer learning on {words}", f"transfer-{text}-{cycles}"
     trial = averaging(size, label, name, rounds=1 / size.rounds)
-    return replace(trial, changes=replace(trial.changes, server=server))
+    return replace(trial, strategy=strategy, changes=replace(trial.changes, server={"learning_rate": RATE}))
 
 
 def tails(size: Size) -> Trial:

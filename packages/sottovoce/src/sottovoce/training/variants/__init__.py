@@ -1,1 +1,1 @@
-"""Ways to train that are not Algorithm 1: central SGD, distillation, stale updates."""
+"""Ways to train that are not Algorithm 1: central SGD, and rounds of examples."""

@@ -22,6 +22,7 @@ from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce.runs.record import without_evaluations
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import LINES, parse_json, read_plain
+from sottovoce_evidence.recipe import SYNTHETIC
 
 MAX_LINES = 500  # in one message
 MayShow = Callable[[RunFolder], bool]  # may others see exact figures of a run's held-out users?
@@ -47,7 +48,7 @@ class RunInfo(TypedDict):
 
     name: str
     there: bool
-    practice: bool  # on synthetic people, by `sotto practice`
+    practice: bool  # on synthetic people, by `sotto train --practice`
     rounds: int | None
     budget: float | None
     delta: float | None
@@ -144,7 +145,7 @@ def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo
     return {
         "name": name,
         "there": bool(recipe),
-        "practice": _is_practice(recipe),
+        "practice": _is_practice(folder, recipe),
         "rounds": run.get("rounds"),
         "budget": privacy.get("epsilon"),
         "delta": privacy.get("delta"),
@@ -157,9 +158,11 @@ def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo
     }
 
 
-def _is_practice(recipe: dict) -> bool:
+def _is_practice(folder: RunFolder, recipe: dict) -> bool:
     try:
-        return bool(store_facts(Path(recipe["data"]["store"]))["practice"])
+        store = str(recipe["data"]["store"])
+        where = folder.own_store if store.startswith(SYNTHETIC) else Path(store)
+        return bool(store_facts(where)["practice"])
     except (SottoError, OSError, KeyError, TypeError):  # no recipe yet, or its store is elsewhere
         return False
 

@@ -3,12 +3,17 @@
 Devices get a new model every `deploy_interval` rounds only, and some train an older one. No update is stored: what a
 device sends follows from the model it got, its text and its key, so it is computed in the round that adds it. The state
 keeps the deployed models, which were released.
+
+    sottovoce.train(recipe, "run", strategy=StaleUpdates(deploy_interval=2, delays=(0.7, 0.2, 0.1)))
+
+No paper's trial uses it here, and a run with it promises nothing: `train` accounts for its own strategies only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,24 +35,23 @@ class StaleUpdates(Strategy):
 
     def start(self, state: ServerState) -> ServerState:
         """The deployed models that an update may be of, newest first: all are the first one."""
-        return state._replace(deployed=(state.params,) * len(self.delays))
+        return state._replace(kept=(state.params,) * len(self.delays))
 
     def play(
         self, algorithm: Algorithm, work: Work, state: ServerState, payment: Payment
-    ) -> tuple[ServerState, CohortSum]:
+    ) -> tuple[ServerState, StaleRound]:
         """A round of Algorithm 1, whose users train the models that were deployed."""
-        by_age = SumByAge(self, state, work.sum_updates)
-        after, summed = play_round(algorithm, state._replace(deployed=None), work.store, payment, by_age)
-        deployed = state.deployed
+        by_age, deployed = SumByAge(self, state.kept, work.sum_updates), state.kept
+        after, summed = play_round(algorithm, state._replace(kept=None), work.store, payment, by_age)
         if after.round % self.deploy_interval == 0:
             deployed = (after.params, *deployed[:-1])
-        return after._replace(deployed=deployed), summed
+        return after._replace(kept=deployed), StaleRound(summed, self.staleness(by_age.ages, after.round))
 
     def ages(self, rows: np.ndarray, key: PRNGKeyArray) -> np.ndarray:
         """How many deployments behind each of these users is.
 
-        Guarantee: a user's age depends on the key and their row alone. If it depended on the place in the cohort, one
-        user more would make others train other models, and move the sum by more than the clip norm.
+        A user's age depends on the key and their row alone. If it depended on the place in the cohort, one user more
+        would make others train other models, and move the sum by more than the clip norm.
         """
         secret = np.asarray(jax.random.key_data(key)).tobytes()
         drawn = [
@@ -63,24 +67,41 @@ class StaleUpdates(Strategy):
         return round_number - 1 - deployed
 
 
-@dataclass(frozen=True)
+class StaleRound(NamedTuple):
+    """Figures of a round: private, for diagnostics."""
+
+    cohort: CohortSum
+    staleness: np.ndarray  # how many rounds old the model of each user was
+
+    @property
+    def users(self) -> int:
+        return self.cohort.users
+
+    def diagnostics(self) -> dict[str, Any]:
+        late = self.staleness.tolist()
+        behind = {"rounds_behind": sum(late) / len(late), "most_rounds_behind": max(late)} if late else {}
+        return {**self.cohort.diagnostics(), **behind}
+
+
+@dataclass
 class SumByAge:
-    """Σ w_k Δ_k where users trained different models: the sum over those of each."""
+    """Σ w_k Δ_k where users trained different models: the sum over those of each. It keeps the ages of the users."""
 
     stale: StaleUpdates
-    state: ServerState
+    deployed: tuple[Any, ...]
     sum_updates: SumUpdates
+    ages: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
-        ages = self.stale.ages(task.cohort, task.key)
+        self.ages = self.stale.ages(task.cohort, task.key)
         sums, groups = [], []
-        for age, deployed in enumerate(self.state.deployed):
-            group = np.flatnonzero(ages == age)
+        for age, deployed in enumerate(self.deployed):
+            group = np.flatnonzero(self.ages == age)
             if len(group) or age == 0:  # an empty cohort has a sum too
                 stale_task = task._replace(params=deployed, cohort=task.cohort[group])
                 groups.append(group)
                 sums.append(self.sum_updates(algorithm, stale_task, store))
-        return joined(sums, groups)._replace(staleness=self.stale.staleness(ages, self.state.round + 1))
+        return joined(sums, groups)
 
 
 def joined(sums: list[CohortSum], groups: list[np.ndarray]) -> CohortSum:

@@ -17,6 +17,13 @@ from sottovoce.data.words import BOS, EOS
 from sottovoce.local.update import FedAvg, User, cut_into_lanes
 from sottovoce.models.generate import write_stream
 from sottovoce.models.lstm import LSTM
+from sottovoce.papers.popov2018.distillation import (
+    ClientModel,
+    Distillation,
+    collect,
+    distil,
+    mean_predictions,
+)
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import TrueAverage
 from sottovoce.privacy.mechanism import Mechanism
@@ -26,13 +33,6 @@ from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import Algorithm, Task
-from sottovoce.training.variants.distillation import (
-    ClientModel,
-    Distillation,
-    collect,
-    distil,
-    mean_predictions,
-)
 from sottovoce_evidence.accounting import NonPrivate
 
 LANES, UNROLL = 2, 5
@@ -157,7 +157,7 @@ def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(re
         wrote.append((model, np.asarray(jax.random.key_data(key)).tolist(), text))
         return wrote[-1][2]
 
-    monkeypatch.setattr("sottovoce.training.variants.distillation.write_stream", write)
+    monkeypatch.setattr("sottovoce.papers.popov2018.distillation.write_stream", write)
     algorithm = make_algorithm()
     returned = [ClientModel(1.0, changed(model, 6))]
     state = algorithm.server.start(model)

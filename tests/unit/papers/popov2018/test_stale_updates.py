@@ -1,4 +1,4 @@
-"""The update queue: whose turn it is, which model a device has, and that a queue of nothing late is Algorithm 1."""
+"""Stale updates: whose turn it is, which model a device has, and that a queue of nothing late is Algorithm 1."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from free import AllFree
 from sottovoce.data.store import Store, made_up_names
 from sottovoce.local.update import FedAvg
+from sottovoce.papers.popov2018.stale_updates import StaleRound, StaleUpdates, SumByAge
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
@@ -21,7 +22,6 @@ from sottovoce.training.round import sum_one_by_one
 from sottovoce.training.server import Server
 from sottovoce.training.strategy import FederatedAveraging, Work, play_rounds
 from sottovoce.training.types import Algorithm, CohortSum, Task
-from sottovoce.training.variants.stale_updates import StaleUpdates, SumByAge
 from sottovoce_evidence.errors import SottoError
 
 CLIP = 0.5
@@ -71,10 +71,10 @@ def test_devices_get_a_model_every_so_many_rounds_and_late_ones_an_older(store, 
     state = plan.start(state)
     names = [float(np.ravel(state.params.projection)[0])]
     behind = []
-    for after, summed in rounds(plan, algorithm, state, store, 6, fake_sum(seen)):
+    for after, played in rounds(plan, algorithm, state, store, 6, fake_sum(seen)):
         names.append(float(np.ravel(after.params.projection)[0]))  # noise alone moves it: every round has a name
-        behind.append(sorted(set(summed.staleness.tolist())))
-        assert len(after.deployed) == 2
+        behind.append(sorted(set(played.staleness.tolist())))
+        assert len(after.kept) == 2
     assert len(set(names)) == 7
     even, odd = ([row for row in range(store.users) if row % 2 == side] for side in (0, 1))
     newest, older = [0, 0, 2, 2, 4, 4], [0, 0, 0, 0, 2, 2]
@@ -88,11 +88,11 @@ def test_a_queue_of_nothing_late_is_algorithm_1(store, model):
     algorithm, plan = make_algorithm(), StaleUpdates(1)
     start = algorithm.server.start(model)
     plain = list(rounds(FederatedAveraging(), algorithm, start, store, 2, sum_one_by_one))[-1][0]
-    state, summed = list(rounds(plan, algorithm, plan.start(start), store, 2, sum_one_by_one))[-1]
+    state, played = list(rounds(plan, algorithm, plan.start(start), store, 2, sum_one_by_one))[-1]
     for one, other in zip(jax.tree.leaves(plain.params), jax.tree.leaves(state.params), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert set(summed.staleness.tolist()) == {0}
-    assert summed.diagnostics()["most_rounds_behind"] == 0
+    assert set(played.staleness.tolist()) == {0}
+    assert played.diagnostics()["most_rounds_behind"] == 0
 
 
 def test_ages_come_in_their_shares():
@@ -106,8 +106,7 @@ def test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm(store, model):
     """Whoever else is there trains the model they would have trained anyway."""
     algorithm, plan, key = make_algorithm(), StaleUpdates(1, (0.5, 0.5)), jax.random.key(4)
     older = jax.tree.map(lambda leaf: leaf * 0.5, model)  # far from the newest: the wrong model shows
-    state = algorithm.server.start(model)._replace(deployed=(model, older))
-    summed = SumByAge(plan, state, sum_one_by_one)
+    summed = SumByAge(plan, (model, older), sum_one_by_one)
     rows, norms = np.array([0, 3, 4, 5, 6, 7]), np.array([CLIP], np.float32)
     assert 0 < np.sum(plan.ages(rows, key)) < len(rows)
     whole = summed(algorithm, Task(model, rows, norms, key), store)
@@ -122,9 +121,8 @@ def test_one_user_moves_a_sum_of_ages_by_at_most_the_clip_norm(store, model):
 
 def test_nobody_at_all_is_a_sum_too(store, model):
     algorithm, plan = make_algorithm(), StaleUpdates(3, (0.5, 0.5))
-    state = plan.start(algorithm.server.start(model))
-    summed = SumByAge(plan, state, sum_one_by_one)
+    summed = SumByAge(plan, (model, model), sum_one_by_one)
     none = summed(algorithm, Task(model, np.zeros(0, np.int64), np.array([CLIP], np.float32), jax.random.key(1)), store)
     assert none.users == 0
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(none.total))
-    assert none.diagnostics()["rounds_behind"] is None
+    assert "rounds_behind" not in StaleRound(none, summed.ages).diagnostics()

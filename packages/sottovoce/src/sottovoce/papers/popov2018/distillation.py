@@ -3,6 +3,8 @@
 Users train as in Algorithm 1. The server does not average their parameters: it trains its own model towards the average
 of their predictions (equation 4), on public text or on text that it writes itself. There is no known bound on what one
 user can change, and so no guarantee.
+
+    sottovoce.train(recipe, "run", strategy=Distillation(tokens=4000, epochs=6))  # with privacy.mode = "none"
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Strategy, Work
 from sottovoce.training.types import Algorithm, CohortSum, Payment, Task
 from sottovoce.training.variants.central import Lesson, descend, in_lanes
+from sottovoce_evidence.errors import SottoError
 
 
 @dataclass(frozen=True)
 class Distillation(Strategy):
     """The server reads `cycles` texts of `tokens` tokens in a round, each `epochs` times.
 
-    A text is an excerpt of the public text, or `generated` by the model as it is when its cycle begins.
+    A text is `generated` by the model as it is when its cycle begins, or an excerpt of the public text that the users
+    rehearse (`local.public`).
     """
 
     layout: ClassVar[str | None] = "one user after another"
@@ -64,7 +68,8 @@ class Distillation(Strategy):
             key = jax.random.fold_in(local_key(secret), cycle)
             tokens = write_stream(model, store.vocabulary.specials, lanes, each, key)
         else:
-            assert store.public is not None
+            if store.public is None:
+                raise SottoError("distillation on public text needs local.public; use objective='rehearsal'")
             tokens = store.public.excerpts(np.array([cycle]), lanes * each, secret)[0]
         return User(tokens, np.int32(len(tokens)))  # pyrefly: ignore
 

@@ -1,4 +1,4 @@
-"""The synthetic population of any size: the same people from the same seed, and the language of `demo.py`."""
+"""`benchmarks/synthetic.py`: the same people from the same seed, and the language of `demo.py`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmark_modules import load_benchmark
 from sottovoce.data.demo import demo_texts, demo_vocabulary
 from sottovoce.data.store import Store
-from sottovoce.data.subwords import Subwords
-from sottovoce.data.synthetic import Population, write_population
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import UNK
-from sottovoce_evidence.errors import SottoError
 
 WORDS = demo_vocabulary()
 TOKENS = 60
 
 
 def made(folder: Path, users: int, vocabulary: Vocabulary = WORDS, **more) -> Store:
-    write_population(Population(users, TOKENS, **more), folder, vocabulary)
+    synthetic = load_benchmark("synthetic")
+    synthetic.write_population(synthetic.Population(users, TOKENS, **more), folder, vocabulary)
     return Store.open(folder)
 
 
@@ -85,24 +84,3 @@ def test_words_outside_the_vocabulary_keep_their_letters(tmp_path: Path):
     assert letters is not None
     assert len(letters) == np.sum(store[7] == UNK) > 0
     assert letters.min() > 0
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"users": 0}, "synthetic"),
-        ({"users": 10**10}, "synthetic"),
-        ({"users": 5, "tokens_per_user": 0}, "tokens_per_user"),
-        ({"users": 5, "test_users": 1.0}, "test_users"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_made_is_refused(given, said):
-    with pytest.raises(SottoError, match=said):
-        Population(**given)
-
-
-def test_only_words_can_be_written(tmp_path: Path):
-    with pytest.raises(SottoError, match="synthetic people write words"):
-        write_population(Population(5), tmp_path / "store", Subwords.of_bytes())
-    assert not (tmp_path / "store").exists()
