@@ -708,6 +708,14 @@ def test_a_start_is_in_the_statement_and_in_the_recipe_or_in_neither(whole, star
         assert fault in next(check.found for check in found.checks if check.name == "recipe")
 
 
+def test_a_start_whose_charges_the_ledger_does_not_have_fails(whole):
+    charged = [{"event": SampledGaussian(9.0, "poisson", 0.5).to_json(), "count": 3}]
+    facts = {"start": {**AFTER_RELEASE, "charged": charged}, "not_covered": [*NOT_COVERED, STARTED_FROM]}
+    assert "the runs were charged from which the model began" in said(
+        verify_release(whole(facts, started("x"))), "ledger"
+    )
+
+
 @pytest.mark.parametrize(
     ("start", "initial", "fault"),
     [

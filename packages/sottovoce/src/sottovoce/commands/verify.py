@@ -323,7 +323,8 @@ def _of_statement(release: RunFolder, statement: Statement, card: Json | None) -
 def _statement(release: RunFolder) -> Statement:
     values = release.read_statement()
     try:
-        verify_files.check_work([one["event"] for one in values.get("charged", ())])
+        for facts in (values, values.get("start") or {}):
+            verify_files.check_work([one["event"] for one in facts.get("charged", ())])
         statement = Statement.from_json(values)
     except _UNREADABLE as error:
         raise SottoError(f"{STATEMENT} is no statement that can be checked ({_why(error)})") from None
