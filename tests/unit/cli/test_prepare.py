@@ -55,6 +55,21 @@ def test_words_are_counted_in_public_text_alone(tmp_path):
         words.text_to_count(public, Grouping())
 
 
+@pytest.mark.parametrize(("given", "held_out"), [([], "exact"), (["--held-out", "private"], "private")])
+def test_prepare_says_what_it_took_of_held_out_users(tmp_path, capsys, given, held_out):
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"user": n, "text": "tea and milk"}) + "\n" for n in range(30))
+    )
+    for name, more in (("told", []), ("json", ["--json"])):
+        with pytest.raises(SystemExit) as ended:
+            main(["prepare", str(tmp_path / "c.jsonl"), "--out", str(tmp_path / name), *given, *more])
+        assert ended.value.code == 0
+        assert json.loads((tmp_path / name / "store.json").read_text())["held_out"] == held_out
+    told, answer = capsys.readouterr().out.split("\n{", 1)
+    assert f"held-out users are declared {held_out}: " in told
+    assert json.loads("{" + answer)["held_out"] == held_out
+
+
 def test_made_up_people_are_written_by_the_command(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["prepare", "--synthetic", "30", "--tokens-per-user", "40", "--out", str(tmp_path / "store"), "--json"])

@@ -14,9 +14,7 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce_evidence.accounting import HeldOutSums
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import EVALUATION, StoreLedger
 from tokenizer_examples import byte_level
 
 
@@ -39,23 +37,11 @@ def test_how_single_users_fare_is_internal_and_users_are_limited(run, store):
     )
 
 
-def test_exact_figures_of_people_who_paid_for_private_ones_are_for_the_owner(run, store, monkeypatch, tmp_path):
-    def written(found):
-        write_comparison(found, page := tmp_path / "page.html")
-        return stat.S_IMODE(page.stat().st_mode)
-
+def test_an_internal_page_is_for_the_owner(run, monkeypatch, tmp_path):
     monkeypatch.setattr(compare, "render_comparison", lambda comparison: "a page")
-    before = compare_runs([run.path], users=2)
-    assert (before.notes, written(before)) == ([], 0o644)
-    StoreLedger(store / "ledger.jsonl").charge(EVALUATION, "private evaluation", HeldOutSums(2.0, 16), 1)
-    after = compare_runs([run.path], users=2)
-    ((title, text),) = after.notes
-    assert title == "For the owner alone"
-    assert "they paid for a private accuracy, or the store that would tell is gone: do not publish" in text
-    assert written(after) == 0o600
-    store.rename(store.with_name("gone"))
-    gone = compare_runs([run.path])
-    assert (gone.notes[-1], written(gone)) == ((title, text), 0o600)
+    for internal, mode in ((False, 0o644), (True, 0o600)):
+        write_comparison(compare_runs([run.path], users=2, internal=internal), page := tmp_path / "page.html")
+        assert stat.S_IMODE(page.stat().st_mode) == mode
 
 
 def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_path):

@@ -90,9 +90,6 @@ def test_private_accuracy_takes_the_place_of_exact_accuracy():
         "Over all private evaluations on them, ε is 2.7 at the same δ. This release has no exact figure of them."
         in text
     )
-    assert "were published before" not in text
-    text = model_card(replace(ABOUT, statement=replace(statement, exact_before=True)))
-    assert "no exact figure of them. Exact figures of the same people were published before. No ε covers" in text
     assert "not measured" not in model_card(replace(ABOUT, statement=statement, evaluation=None))
     hidden = replace(statement, private_accuracy=replace(accuracy, top1=None))
     assert "the noise hides how well the model predicts them" in model_card(replace(ABOUT, statement=hidden))

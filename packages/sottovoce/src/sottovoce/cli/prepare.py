@@ -24,6 +24,7 @@ from sottovoce.cli.options import (
     option,
 )
 from sottovoce_evidence.errors import SottoError, count_of
+from sottovoce_evidence.ledger import PRIVATE
 
 if TYPE_CHECKING:
     from sottovoce.data.corpus import Dump
@@ -44,6 +45,10 @@ class Grouped:
     tokens_per_user: Annotated[int, option("Cut users to this many.")] = 1600
     test_users: Annotated[float, option("Share of users, whole, to hold out for evaluation.")] = 0.1
     split_key: Annotated[str, option("Key of the hash that decides who is held out.")] = "sottovoce"
+    held_out: Annotated[
+        Literal["exact", "private"],
+        option("Figures of those held out: exact and public, or with noise alone (evaluate --private-epsilon)."),
+    ] = "exact"
     plain_text: Annotated[Flag, option("Public text without users: no private run may train on it.")] = False
     owners_per_record: Annotated[int, option("Drop records that more users own; others count for each.")] = 1
     every_record_is_a_user: Annotated[Flag, option("Each record is another person's, not a message's id.")] = False
@@ -161,6 +166,8 @@ class Synthetic:
         for name, given in {"private_vocabulary": words.private_vocabulary, "own_words": words.own_words}.items():
             if given:
                 raise SottoError(f"--{name.replace('_', '-')} finds words in text, and --synthetic reads none")
+        if grouped.held_out == PRIVATE:
+            raise SottoError("--held-out private protects real people, and --synthetic makes people; leave one out")
         if grouped.context_field:
             raise SottoError("--context-field is of real people's records, and --synthetic makes people; leave one out")
         if grouped.plain_text:
@@ -210,6 +217,10 @@ _NAMES = {
     "single_record_users": "users with one record",
 }
 _MOST_NAMED = 4  # files
+_HELD_OUT = {
+    "exact": "how well models predict them is measured exactly, and may be published; they are not protected",
+    "private": "no exact figure of them is computed; `sotto evaluate --private-epsilon` measures them with noise",
+}
 # Not shown where there are none.
 _MISTAKES = (
     "records_dropped",
@@ -273,7 +284,8 @@ def prepare(
     for warning in summary.warnings_of_public_text if grouped.plain_text else summary.warnings:
         log(f"warning: {warning}")
     if json:
-        print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))
+        found = {"vocabulary": facts} if words.private_vocabulary else {}
+        print_json(summary.to_json() | {"held_out": grouping.held_out} | found)
         return
     shown = {name: fact for name, fact in summary.to_json().items() if fact or name not in _MISTAKES}
     shown = {name: fact for name, fact in shown.items() if fact is not None}
@@ -284,6 +296,7 @@ def prepare(
     if grouped.plain_text:
         print(f"next: sotto base train {out} --out BASE")
         return
+    print(f"held-out users are declared {grouped.held_out}: {_HELD_OUT[grouped.held_out]}")
     print(f"next: sotto init {out} --out mine.toml")
 
 

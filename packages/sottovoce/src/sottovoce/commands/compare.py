@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from sottovoce.commands.evaluate import find_base, load_run, load_vocabulary
-from sottovoce.commands.private_evaluation import PAID, may_show_exact
 from sottovoce.commands.report import read_card, read_findings
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.store import Store
@@ -61,12 +60,9 @@ def compare_runs(
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
     first = next((run for run in runs if not run.is_release), runs[0])  # a release does not know its users
     held_out = held_out_users(Recipe.of(first), first)
-    for_owner_alone = not internal and not all(map(may_show_exact, runs))
-    told = f"Figures of held-out users are exact, and {PAID}: do not publish them."
-    warnings = [("For the owner alone", told)] if for_owner_alone else []
     if held_out is None:
-        notes = [("Not measured", "There are no held-out users at hand."), *warnings]
-        return Comparison(compared, "", internal, notes, for_owner_alone=for_owner_alone)
+        text = "There are no held-out users at hand, or they were declared private."
+        return Comparison(compared, "", internal, [("Not measured", text)])
     rows = range(min(users, held_out.users) if users else held_out.users)
     searched = words if len({run.tokens for run in compared}) > 1 else 0
     elsewhere, own = [], []
@@ -89,18 +85,17 @@ def compare_runs(
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
     found = dict(_measure_base(path, held_out, rows) for path in named_bases)
     people = about if found or len(elsewhere) + len(own) < len(runs) else ""
-    return Comparison(compared, people, internal, [*notes, *warnings], found, for_owner_alone)
+    return Comparison(compared, people, internal, notes, found)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:
-    """Write the page of a comparison: for the owner alone, where it has figures that others may not see.
+    """Write the page of a comparison: an internal one for the owner alone.
 
     Args:
         comparison: what `compare_runs` found.
         out: the file, which is overwritten.
     """
-    private = comparison.internal or comparison.for_owner_alone
-    write_aside(out, render_comparison(comparison).encode(), private=private)
+    write_aside(out, render_comparison(comparison).encode(), private=comparison.internal)
 
 
 def _read(run: RunFolder, name: str) -> Compared:

@@ -197,18 +197,23 @@ def open_users(
     store: str | Path | None = None,
     split: str = "test",
     fields: Grouping = BY_USER,
+    *,
+    privately: bool = False,
 ) -> Store:
-    """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default."""
+    """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default.
+
+    Held-out users who were declared private are refused, unless they are measured `privately`.
+    """
     if corpus:
         return collect(corpus, load_tokenizer(_vocabulary_file(path)), fields)
     if store is not None:
-        return Store.open(store, split)
+        return Store.open(store, split, privately=privately)
     if find_base(path):
         raise SottoError(f"{path} is a base, and has no users to measure on; give --corpus or --store")
     if find_hugging_face(path):
         raise SottoError(f"{path} is of Hugging Face, and has no users to measure on; give --corpus or --store")
     run = RunFolder.open_model(path)
-    return open_split(Recipe.of(run), run, split)
+    return open_split(Recipe.of(run), run, split, privately=privately)
 
 
 def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:

@@ -23,8 +23,7 @@ from sottovoce.commands import convert
 from sottovoce.commands.convert import BOUND
 from sottovoce.commands.evaluate import load_run
 from sottovoce.commands.initial_model import find_hugging_face, load_base_weights, open_hugging_face
-from sottovoce.commands.stores import store_folder
-from sottovoce.data.store import Store
+from sottovoce.commands.stores import held_out_users
 from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
 from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
@@ -40,7 +39,6 @@ from sottovoce.runs.record import coarse_count
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError
 from sottovoce_evidence.files import check_empty, made_aside, pretty, sealed, write_aside
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
 
 WEIGHTS = ("float32", "8bit")
@@ -274,20 +272,17 @@ def _states(model: LanguageModel) -> list[dict[str, Any]]:
 def _accuracy(source: _Source, graphs: dict[str, bytes]) -> dict[str, Any]:
     """The accuracy of graphs on some held-out users, by name.
 
-    None where no store is at hand, or where they paid for a private accuracy, which an exact one would undo.
+    None where no store is at hand, or where they were declared private.
     """
     unknown = {"users": 0, **dict.fromkeys(graphs)}
     run, vocabulary = source.run, source.vocabulary
     if run is None:
         return unknown
     try:
-        folder = store_folder(Recipe.of(run), run)
-        users = Store.open(folder, "test")
+        users = held_out_users(Recipe.of(run), run)
     except (SottoError, OSError):
         return unknown
-    if users.vocabulary.fingerprint != vocabulary.fingerprint:
-        return unknown
-    if StoreLedger(folder / "ledger.jsonl").spent_on_held_out():
+    if users is None or users.vocabulary.fingerprint != vocabulary.fingerprint:
         return unknown
     rows = [users[row] for row in range(min(_USERS, users.users))]
     bos, unk, begins = vocabulary.specials.bos, vocabulary.specials.unk, vocabulary.specials.begins

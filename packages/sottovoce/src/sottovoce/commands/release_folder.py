@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from sottovoce.build.assembly import model_settings
 from sottovoce.commands.export import export_run
-from sottovoce.commands.private_evaluation import PAID, may_show_exact, private_accuracy
+from sottovoce.commands.private_evaluation import private_accuracy
 from sottovoce.commands.report import public_recipe, report_run
-from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.commands.stores import held_out_folder, store_folder
 from sottovoce.commands.verify import FAILED, verify_release
 from sottovoce.data.languages import DEFAULT, SPACES
 from sottovoce.data.prompts import prompts_for
@@ -34,11 +34,11 @@ from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS, RunFolder
-from sottovoce.runs.record import Lines, as_lines, without_evaluations
+from sottovoce.runs.record import as_lines
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SettingError, SottoError
 from sottovoce_evidence.files import Json, sealed, write_aside
-from sottovoce_evidence.ledger import StoreLedger, write_release
+from sottovoce_evidence.ledger import PRIVATE, StoreLedger, write_release
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.signature import MANIFEST, RELEASE, SIGNATURE, SIGNER, fingerprint, sign_folder
 
@@ -85,18 +85,15 @@ class ReleaseFolder:
 
     def __post_init__(self) -> None:
         self.card = Card.from_json(self.run.read_card())
-        self.held_out = held_out_users(Recipe.of(self.run), self.run)
+        self.statement = read_statement(self.run)
+        self.held_out = held_out_folder(Recipe.of(self.run), self.run)
         self.accuracy = self._private_accuracy()
-        self.exact = may_show_exact(self.run)
         self.notes += tuple(self._own_code())
         if worse := self._no_better():
             self.notes += (worse,)
-        if self.accuracy is not None:
-            self.notes += ("no exact figure of held-out users: the release has their private accuracy instead",)
-            if self.exact_before:
-                self.notes += ("exact figures of the same held-out users were published before: the release says so",)
-        elif not self.exact:
-            self.notes += (f"no exact figure of held-out users: {PAID}; `sotto evaluate --private-epsilon` gives one",)
+        if self.statement.held_out == PRIVATE and self.accuracy is None:
+            why = "no accuracy: held-out users were declared private, and have not paid for one"
+            self.notes += (f"{why}; `sotto evaluate {self.run.path} --private-epsilon 1` measures it",)
         own, words = self.card.own_model, find_tokenizer(self.run.model).name
         files = [WEIGHTS, words, "card.json", STATEMENT, "ledger.jsonl", RECIPE]
         files += self._copied
@@ -112,55 +109,31 @@ class ReleaseFolder:
 
     def _own_code(self) -> Iterator[str]:
         """What others cannot check without code of the owner's own."""
-        for block in own_blocks(read_statement(self.run), Recipe.of(self.run)):
+        for block in own_blocks(self.statement, Recipe.of(self.run)):
             told = "says so, and that it is not checked" if block.bounds else "fails"
             yield f"{block.shown} is of your own code: without it `sotto verify` {told}; publish it with the model"
 
     @property
     def _copied(self) -> dict[str, bytes]:
         """Public files that not every run has."""
-        run, exact = self.run, self.exact
-        files = [run.registry_file, run.record.path, *([run.baselines_file] if exact else [])]
+        run = self.run
+        files = [run.registry_file, run.record.path, run.baselines_file]
         copied = {file.name: file.read_bytes() for file in files if file.exists()}
         if run.record.path.name in copied:  # whole lines alone
-            lines = run.record.read()
-            copied[run.record.path.name] = as_lines(lines if exact else without_evaluations(lines))
+            copied[run.record.path.name] = as_lines(run.record.read())
         return copied
 
     def _private_accuracy(self) -> PrivateAccuracy | None:
-        """Of this model, where held-out users have paid for one."""
-        if self.held_out is None or self.held_out.path is None:
+        """Of this model, where held-out users were declared private and have paid for one."""
+        if self.held_out is None or self.statement.held_out != PRIVATE:
             return None
-        return private_accuracy(self.held_out.path, digest(self.run.load_weights()))
+        return private_accuracy(self.held_out, digest(self.run.load_weights()))
 
     def _no_better(self) -> str | None:
-        """A sentence for a model that training did not make better, where exact figures may be shown."""
-        baselines = Baselines.of(self.run) if self.exact else None
+        """A sentence for a model that training did not make better, where that was measured."""
+        baselines = Baselines.of(self.run)
         _, last = last_evaluation(self.run.record.read())
         return baselines.no_better(last["top1"], last.get("top1_words")) if baselines and last else None
-
-    @property
-    def _releases(self) -> Lines | None:
-        """Of the store of the held-out users: which runs were released, and whether with exact figures of them."""
-        if self.held_out is None or self.held_out.path is None:
-            return None
-        return Lines(self.held_out.path / "releases.jsonl")
-
-    @property
-    def exact_before(self) -> bool:
-        """Were exact figures of the same people released before? A release of which nothing is known counts."""
-        found = self._releases.read() if self._releases else []
-        run = read_statement(self.run).run
-        unknown = not self.run.secrets.exists() and all(line["run"] != run for line in found)
-        return unknown or any(line["exact"] for line in found)
-
-    def _note_release(self, statement: Statement) -> None:
-        """Before anything is released: later releases of the same people must not deny its figures."""
-        if (releases := self._releases) is None:
-            return
-        measured = self.run.baselines_file.exists() or any("evaluation" in line for line in self.run.record.read())
-        releases.append({"run": statement.run, "round": statement.rounds_done, "exact": self.exact and measured})
-        releases.sync()
 
     def publish(self, draft: Path, audits: tuple[AuditOutcome, ...], key: Ed25519PrivateKey) -> None:
         """Fill the folder, sign it, and check it as anyone would who gets it.
@@ -168,23 +141,22 @@ class ReleaseFolder:
         Raises:
             NotVerified: a check fails. Nothing outside the folder was written.
         """
-        statement = self.write(draft, audits)
+        self.write(draft, audits)
         sign_folder(draft, key, RELEASE)
         checks = verify_release(draft, signer=fingerprint(key.public_key())).checks
         if faults := [f"{check.name}: {check.found}" for check in checks if check.result == FAILED]:
             raise NotVerified(faults)
-        self._note_release(statement)
 
-    def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> Statement:
+    def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)
         for file in (run.model_file(WEIGHTS), run.tokenizer_file()):
             write_aside(draft / file.name, file.read_bytes())
         # Later runs on the same people count: the total is the one of today.
-        statement = replace(read_statement(run), audits=audits)
+        statement = replace(self.statement, audits=audits)
         statement = with_store_total(statement, store_ledger(run, recipe).spent(), recipe.privacy.accountant)
-        if self.accuracy is not None and self.held_out is not None and self.held_out.path is not None:
-            spent = StoreLedger(self.held_out.path / "ledger.jsonl").spent_on_held_out()
-            statement = with_private_accuracy(statement, self.accuracy, spent, exact_before=self.exact_before)
+        if self.accuracy is not None and self.held_out is not None:
+            spent = StoreLedger(self.held_out / "ledger.jsonl").spent_on_held_out()
+            statement = with_private_accuracy(statement, self.accuracy, spent)
         written = sealed(with_prose(statement))
         run.write_json(draft / STATEMENT, written)
         model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
@@ -201,7 +173,6 @@ class ReleaseFolder:
         if self.onnx:
             self._export(draft, written)
         write_aside(draft / README, model_card(self._described(statement, model)).encode())
-        return statement
 
     def _export(self, draft: Path, statement: Json) -> None:
         try:
@@ -215,7 +186,7 @@ class ReleaseFolder:
         cards = [bases.read_base(folder) for name in bases.shipped() if (folder := bases.find(name))]
         same_words = [card.language for card in cards if card.words == statement.vocabulary.fingerprint]
         started = statement.start is not None and initial not in (None, bases.NO_BASE)
-        exact, vocabulary = self.exact, load_tokenizer(run.tokenizer_file())
+        vocabulary = load_tokenizer(run.tokenizer_file())
         # A default says nothing of the text.
         named = None if vocabulary.language in (DEFAULT, SPACES) else vocabulary.language
         last = [line for line in run.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
@@ -230,8 +201,8 @@ class ReleaseFolder:
             prompt=next(iter(prompts_for(vocabulary, listed=not statement.vocabulary.private)), ""),
             base_model=Path(recipe.model.initial or "").name if started else None,
             base=next((card for card in cards if started and card.name == initial), None),
-            evaluation=last[-1]["evaluation"] if last and exact else None,
-            baselines=Baselines.of(run) if exact else None,
+            evaluation=last[-1]["evaluation"] if last else None,
+            baselines=Baselines.of(run),
             onnx=self.onnx,
         )
 

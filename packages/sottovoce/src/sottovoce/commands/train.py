@@ -530,6 +530,7 @@ class Training:
             canaries=header.get("canaries"),
             federation=self._federation_facts(),
             practice=self.store.practice,
+            held_out=self.store.held_out,
             not_covered=self.store.not_covered,
             files=files,
         )

@@ -44,7 +44,7 @@ from sottovoce_evidence.accounting.events import ADDED, REPLACED, CorrelatedGaus
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, Json, sha256_of
 from sottovoce_evidence.hash_chain import Chain
-from sottovoce_evidence.ledger import RELEASE, read_ledger
+from sottovoce_evidence.ledger import EXACT, PRIVATE, RELEASE, read_ledger
 from sottovoce_evidence.recipe import Recipe
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ NOT_PROVED = (
     "that report.html, record.jsonl, accuracy figures and text of the owner's own in README.md are true",
     "that graphs in onnx/ compute the same model",
     "that the arrays of the weights have the shapes of the model: whoever loads it finds out",
-    "that no exact figure of held-out users was published elsewhere: the owner alone knows of other releases",
+    "that no exact figure of private held-out users was published elsewhere: the owner alone knows of other releases",
     "who the signer is: compare the fingerprint with one that the owner gave you in another way",
 )
 NOT_PROVED_OF_BASES = ("that this text is public, and that there was no other", NOT_PROVED[-1])
@@ -304,9 +304,11 @@ def _of_statement(release: RunFolder, statement: Statement, card: Json | None) -
     """What needs neither ledger nor recipe."""
     if statement.private_accuracy is not None:
         yield _held_out(statement.private_accuracy.terms)
-        yield _judged("held-out users", verify_files.exact_figures(release), _of_held_out(statement))
     elif statement.epsilon_held_out is not None:
         yield Check("private accuracy", FAILED, "held-out users have an ε, and there is no private accuracy")
+    if statement.held_out == PRIVATE:
+        found = "no exact figure in this folder is of them"
+        yield _judged("held-out users", verify_files.exact_figures(release), found)
     if statement.mechanism.devices is None and statement.epsilon_server is not None:
         yield _against_server(statement, [])
     if card is None:
@@ -436,6 +438,7 @@ _LABELS = {
     "secrets": ("entropy", "seeded"),
     "statement": (FORM,),
     "practice": (False,),
+    "held_out": (EXACT, PRIVATE),
     "out_of_date": (False,),
     "store_gone": (False,),
     "relation_store": (ADDED, REPLACED, None),
@@ -778,16 +781,13 @@ def _held_out(terms: Terms) -> Check:
     return Check(name, PASSED, f"{cost} follows from the noise of the accuracy")
 
 
-def _of_held_out(statement: Statement) -> str:
-    before = "; exact ones were published before, as it says" if statement.exact_before else ""
-    return f"no exact figure in this folder is of them{before}"
-
-
 def _accuracy_faults(release: RunFolder, statement: Statement) -> Iterator[str]:
     """What is wrong with the accuracy that is stated of held-out users, apart from its ε."""
     found, total = statement.private_accuracy, statement.epsilon_held_out
     if found is None:
         return
+    if statement.held_out != PRIVATE:
+        yield "held-out users were declared exact, and an accuracy is said to be private for them"
     yield from private_accuracy.faults(found, release.read_card()["vocabulary"])
     least = accounting.epsilon([(found.terms.event, 1)], found.terms.delta)
     if total is None or not least * (1 - _GRID) <= total < math.inf:

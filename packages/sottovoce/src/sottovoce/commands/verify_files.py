@@ -249,8 +249,9 @@ def start_notes(release: RunFolder, statement: Statement, recipe: Recipe) -> Ite
 
 
 def exact_figures(release: RunFolder) -> Iterator[str]:
-    """Files of a release with a private accuracy that have exact figures of the same people."""
-    if release.baselines_file.exists():
+    """Files of a release that have exact figures of held-out people."""
+    baselines = Baselines.of(release)
+    if baselines is not None and baselines.scores:
         yield f"{release.baselines_file.name} has exact figures of them"
     measured = [line["round"] for line in release.record.read() if "evaluation" in line]
     if measured:

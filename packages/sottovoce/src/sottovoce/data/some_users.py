@@ -31,7 +31,7 @@ def copy_users(folder: Path, out: Path, rows: Iterable[int]) -> Store:
     facts, splits = store_facts(folder), {}
     with new_store(out) as draft:
         for split in SPLITS:
-            store = Store.open(folder, split)
+            store = Store.open(folder, split, privately=True)
             names = user_names(store)
             with SplitWriter(draft / f"{split}.arrow", store.vocabulary.size) as writer:
                 for row in kept if split == "train" else range(store.users):

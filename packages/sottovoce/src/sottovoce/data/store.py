@@ -30,6 +30,7 @@ from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, did_you_mean
 from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of, write_aside
+from sottovoce_evidence.ledger import EXACT, PRIVATE, HeldOut
 
 FORMAT = 1
 SHARDED = 2  # the format of a store whose splits have several files: versions that know one file refuse it
@@ -83,6 +84,7 @@ class Store:
     people: bool = True
     owners_per_record: int = 1
     every_record_is_a_user: bool = False
+    held_out: HeldOut = EXACT  # what is declared of the people held out
     practice: bool = False  # the people are synthetic, made by `sotto practice`
     public: PublicText | None = None
     first: int = 0
@@ -90,17 +92,25 @@ class Store:
     longest_is_cap: bool = False  # nobody declared the cap: it is the length of the longest text, and so not public
 
     @classmethod
-    def open(cls, folder: str | Path, split: str = "train", *, check: bool = True) -> Store:
+    def open(cls, folder: str | Path, split: str = "train", *, check: bool = True, privately: bool = False) -> Store:
         """Map one split of a prepared folder.
 
         Its file is read once and must have the hash in `store.json`, unless `check` is off or the variable
         SOTTOVOCE_SKIP_HASHES is set: hashing takes seconds a gigabyte.
+
+        Guarantee: held-out users who were declared private are opened by those alone who say that they measure them
+        `privately`, with noise that is paid for, or only copy them. So nothing else has an exact figure of them.
         """
         folder = Path(folder)
         if split not in SPLITS:
             allowed = f"{', '.join(SPLITS)}{did_you_mean(split, SPLITS)}"
             raise SettingError(f"{{split!r}} must be one of {allowed}", split=split)
         facts = store_facts(folder)
+        if split == "test" and facts["held_out"] == PRIVATE and not privately:
+            raise SottoError(
+                f"the held-out users of {folder} were declared private (`sotto prepare --held-out private`): no exact "
+                "figure of them is computed; measure them with `sotto evaluate --private-epsilon`"
+            )
         hashes = facts.get("files", {})
         files, words = split_files(folder, split, _shards(facts)), find_tokenizer(folder)
         if not words.is_file() and (lost := [name for name in FILES if name in hashes]):
@@ -123,6 +133,7 @@ class Store:
             people=facts.get("people", True),
             owners_per_record=facts.get("owners_per_record", 1),
             every_record_is_a_user=facts.get("every_record_is_a_user", False),
+            held_out=facts["held_out"],
             practice=facts.get("practice", False),
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
@@ -282,6 +293,7 @@ _FACTS: dict[str, tuple[type, object]] = {
     "people": (bool, True),
     "owners_per_record": (int, 1),
     "every_record_is_a_user": (bool, False),
+    "held_out": (str, EXACT),
     "practice": (bool, False),
 }
 
@@ -303,6 +315,8 @@ def store_facts(folder: Path) -> dict[str, Any]:
         for name, (kind, default) in _FACTS.items():
             if type(facts.get(name, default)) is not kind:
                 raise ValueError(f"{name!r} is {facts.get(name)!a:.80}")
+        if facts.setdefault("held_out", EXACT) not in (EXACT, PRIVATE):
+            raise ValueError(f"'held_out' is {facts['held_out']!a:.80}")
         if not 1 <= facts["tokens_per_user"] <= LARGEST_USER:
             raise ValueError(f"'tokens_per_user' is {facts['tokens_per_user']:,}")
         if not 1 <= _shards(facts) <= MOST_SHARDS:
@@ -318,6 +332,14 @@ def store_facts(folder: Path) -> dict[str, Any]:
     if version not in (FORMAT, SHARDED):
         raise damaged(folder, f"it has store format {version!r}, not {FORMAT}")
     return facts
+
+
+def held_out_of(folder: str | Path) -> Store | None:
+    """The users held out from a store who are measured exactly; None where nobody is, or they were declared private."""
+    if store_facts(Path(folder))["held_out"] == PRIVATE:
+        return None
+    test = Store.open(folder, "test")
+    return test if test.users else None
 
 
 def _shards(facts: Mapping[str, Any]) -> int:
@@ -337,7 +359,7 @@ def write_arrays(folder: str | Path) -> None:
     """Add plain arrays (`train.npz`, ...) to a store's Arrow files, for a machine that trains without pyarrow."""
     folder = Path(folder)
     for split in SPLITS:
-        save_arrays(folder / f"{split}.npz", Store.open(folder, split).rows)
+        save_arrays(folder / f"{split}.npz", Store.open(folder, split, privately=True).rows)
     write_facts(folder, store_facts(folder))
 
 
@@ -360,6 +382,7 @@ def write_in_arrays(folder: Path, train: Store, test: Store) -> None:
         "people": train.people,
         "owners_per_record": train.owners_per_record,
         "every_record_is_a_user": train.every_record_is_a_user,
+        "held_out": train.held_out,
         "splits": {split: {"users": store.users} for split, store in splits.items()},
     }
     write_facts(folder, facts)

@@ -55,7 +55,6 @@ class Comparison:
     internal: bool = False
     notes: Sequence[tuple[str, str]] = ()
     bases: Mapping[str, Score] = field(default_factory=dict)  # by name, measured on the same people
-    for_owner_alone: bool = False  # does it hold exact figures that others may not see?
 
     @property
     def baselines(self) -> dict[str, Score]:

@@ -30,6 +30,7 @@ from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.record import coarse_count
 from sottovoce_evidence.errors import count_of, plural
 from sottovoce_evidence.files import Json
+from sottovoce_evidence.ledger import PRIVATE
 
 _MEASURES = (
     ("top1", "Top-1", "the likeliest token is the right one"),
@@ -72,7 +73,6 @@ class Evidence:
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     other: OtherRun | None = None
     date: str = ""  # when the page is written
-    exact: bool = True  # may exact figures of held-out users be shown? If not, the record has none
 
     @property
     def other_record(self) -> Lines:
@@ -86,10 +86,9 @@ class Evidence:
     @property
     def not_evaluated(self) -> str:
         """Why there is no curve of evaluations."""
-        if self.exact:
-            return "No evaluation was made in this run."
-        why = "they paid for a private accuracy, or the store that would tell is gone"
-        return f"No exact figure of held-out users is shown: {why}."
+        if self.statement.held_out == PRIVATE:
+            return "Held-out users were declared private: no exact figure of them is computed."
+        return "No evaluation was made in this run."
 
     @property
     def scores(self) -> dict[str, Score]:

@@ -15,7 +15,6 @@ from importlib.metadata import version
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce.reporting.readme_checks import Readme
 from sottovoce.reporting.statement import (
-    EXACT_ACCURACY,
     LOUD,
     NOISE_GENERATOR,
     PROTECTS,
@@ -103,12 +102,11 @@ def _recipe(release: RunFolder) -> Recipe | None:
 
 def _not_covered(statement: Statement, recipe: Recipe | None = None) -> Iterator[str]:
     """What every statement with these facts and this recipe lists."""
-    private = statement.private_accuracy is not None and not statement.exact_before
-    listed = not_covered(
+    yield from not_covered(
         generator=statement.sampling_generator,
         started=statement.start is not None,
         sampler=SAMPLERS[statement.sampling].not_covered,
         federation=statement.federation,
         objective="plain" if recipe is None else recipe.local.objective,
+        held_out=statement.held_out,
     )
-    yield from (text for text in listed if not (private and text == EXACT_ACCURACY))

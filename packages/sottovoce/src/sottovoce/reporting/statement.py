@@ -23,6 +23,7 @@ from sottovoce_evidence.accounting import BestOfRuns, Event, NonPrivate, Spent, 
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian, SampledSkellam
 from sottovoce_evidence.errors import DamagedRun, SottoError, plain_number
 from sottovoce_evidence.files import Facts, Json, in_file
+from sottovoce_evidence.ledger import EXACT, HeldOut
 from sottovoce_evidence.recipe import Recipe
 
 if TYPE_CHECKING:  # a reviewer's machine needs no jax to read evidence
@@ -333,12 +334,12 @@ class Statement(Facts, sparse=True):
     federation: FederationFacts | None = None  # of a run across devices
     adversaries: tuple[Adversary, ...] = ()  # of a private run across devices
     practice: bool = False  # the people are synthetic
+    held_out: HeldOut = EXACT  # "exact": figures of those held out are exact and public; "private": none is computed
     files: dict[str, str] | None = None  # the model's, with their hashes
     audits: tuple[AuditOutcome, ...] = ()  # of a released model
     private_accuracy: PrivateAccuracy | None = None  # of a released model, on held-out users
     chosen: ChosenFacts | None = None  # of a model that is the best of several runs: what ε is of
     epsilon_held_out: float | None = None  # of all private evaluations on them, at the δ of that accuracy
-    exact_before: bool = False  # an earlier release has exact figures of the same held-out users
     store_gone: bool = False  # the total is that of the day the run ended
     out_of_date: bool = False  # the store was charged for the run since
 
@@ -415,6 +416,7 @@ class RunFacts:
     canaries: Json | None = None  # what the ledger says of them
     federation: FederationFacts | None = None  # where users were trained where their text is
     practice: bool = False  # the people are synthetic
+    held_out: HeldOut = EXACT
     not_covered: tuple[str, ...] = ()  # because of how records became users
     files: dict[str, str] | None = None
 
@@ -474,6 +476,7 @@ def make_statement(
             sampler=mechanism.sampler.not_covered,
             federation=about.federation,
             objective=recipe.local.objective,
+            held_out=about.held_out,
             because_of_records=about.not_covered,
         ),
         vocabulary=about.vocabulary,
@@ -486,6 +489,7 @@ def make_statement(
         federation=federation,
         adversaries=() if federation is None or not private else adversaries(epsilon, federation),
         practice=about.practice,
+        held_out=about.held_out,
         files=about.files,
     )
     return with_store_total(statement, charges.store, accountant)
@@ -514,19 +518,10 @@ def realised_epsilon(statement: Statement, sensitivity: float | None, accountant
     return accounting.epsilon(spent, statement.delta, accountant)
 
 
-def with_private_accuracy(
-    statement: Statement, accuracy: PrivateAccuracy, spent: Spent, *, exact_before: bool = False
-) -> Statement:
-    """The same with an accuracy that is private for held-out users, instead of an exact one.
-
-    `spent` is all that they were charged. With `exact_before`, exact figures of them were published: they stay
-    unprotected.
-    """
-    kept = tuple(line for line in statement.not_covered if exact_before or line != EXACT_ACCURACY)
+def with_private_accuracy(statement: Statement, accuracy: PrivateAccuracy, spent: Spent) -> Statement:
+    """The same with an accuracy that is private for held-out users. `spent` is all that they were charged."""
     total = accounting.epsilon(spent, accuracy.terms.delta)
-    return replace(
-        statement, private_accuracy=accuracy, epsilon_held_out=total, not_covered=kept, exact_before=exact_before
-    )
+    return replace(statement, private_accuracy=accuracy, epsilon_held_out=total)
 
 
 def as_chosen(statement: Statement, event: BestOfRuns, chosen: ChosenFacts) -> Statement:
@@ -574,6 +569,7 @@ def not_covered(
     sampler: Sequence[str],
     federation: FederationFacts | None,
     objective: str,
+    held_out: HeldOut,
     because_of_records: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """What a statement lists as not covered.
@@ -584,10 +580,11 @@ def not_covered(
         sampler: what the sampler leaves uncovered.
         federation: how devices were asked; None in a simulation.
         objective: of local training.
+        held_out: what the store declares of its held-out users.
         because_of_records: what follows from how records became users.
     """
     return (
-        *NOT_COVERED,
+        *(text for text in NOT_COVERED if text != EXACT_ACCURACY or held_out == EXACT),
         *because_of_records,
         *([NO_CIPHER] if generator == "Philox" else []),
         *([STARTED_FROM] if started else []),

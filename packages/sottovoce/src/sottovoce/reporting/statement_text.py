@@ -22,7 +22,6 @@ _WORDS = {
     "user": "user: all the text of one person",
 }
 
-EXACT_BEFORE = "Exact figures of the same people were published before. No ε covers those, nor both together."
 PRACTICE = "This run is a practice: it was trained on synthetic people. Its accuracy says nothing about real text."
 
 
@@ -277,7 +276,6 @@ def _held_out(statement: Statement) -> list[str]:
         f"when one is added or removed: {accuracy_text(found)}. The first {terms.tokens_per_user:,} tokens of each "
         f"count, and their number has noise too. Over all private evaluations on them, ε is "
         f"{epsilon_text(statement.epsilon_held_out)} at the same δ. This release has no exact figure of them."
-        + (f" {EXACT_BEFORE}" if statement.exact_before else "")
     ]
 
 

@@ -29,11 +29,6 @@ def of_held_out(evaluation: Json) -> Json:
     return public | {"users": coarse_count(evaluation["users"])}
 
 
-def without_evaluations(record: list[Json]) -> list[Json]:
-    """The lines of a record without what was measured on held-out people exactly."""
-    return [{name: value for name, value in line.items() if name != "evaluation"} for line in record]
-
-
 def as_lines(record: list[Json]) -> bytes:
     """A record as its file has it."""
     return b"".join(map(_line, record))
