@@ -11,9 +11,9 @@ from sottovoce.cli.evaluate import Measures, Private, Texts, _private_rows, _row
 from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.private_evaluation import PrivateEvaluation
 from sottovoce.evaluation.breakdown import Breakdown
-from sottovoce.evaluation.prediction import Evaluation
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy, Terms
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.evaluation import Evaluation
 
 
 @pytest.mark.parametrize(

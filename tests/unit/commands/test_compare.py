@@ -24,17 +24,15 @@ def test_runs_on_one_store_are_measured_on_the_same_users(run, begun, store):
     assert [one.name for one in found.runs] == ["run", "other"]
     assert [one.statement.private for one in found.runs] == [True, False]
     assert found.runs[0].evaluation == found.runs[1].evaluation
-    assert "targets" not in found.runs[0].evaluation  # how much held-out people wrote is not published
+    assert not found.runs[0].evaluation.targets  # how much held-out people wrote is not published
     assert found.runs[0].spread is None
 
 
 def test_how_single_users_fare_is_internal_and_users_are_limited(run, store):
     found = compare_runs([run.path], users=2, internal=True).runs[0]
     assert found.spread
-    assert found.evaluation["users"] == 2
-    assert (
-        compare_runs([run.path], users=0, internal=True).runs[0].evaluation["users"] == Store.open(store, "test").users
-    )
+    assert found.evaluation.users == 2
+    assert compare_runs([run.path], users=0, internal=True).runs[0].evaluation.users == Store.open(store, "test").users
 
 
 def test_an_internal_page_is_for_the_owner(run, monkeypatch, tmp_path):
@@ -103,10 +101,10 @@ def test_a_base_is_measured_on_the_users_of_the_run_and_has_a_row(run, monkeypat
     found = compare_runs([run.path, "english"])
     measured = found.runs[0].evaluation
     assert measured is not None
-    assert found.bases["base english"].top1 == measured["top1"]
+    assert found.bases["base english"].top1 == measured.top1
     (row,) = [row for row in found.rows() if row["Run"] == "base english"]
     assert (row["ε"], row["Measured on"]) == ("public text", "the same users")
-    assert found.to_json()["baselines"]["base english"]["perplexity"] == measured["perplexity"]
+    assert found.to_json()["baselines"]["base english"]["perplexity"] == measured.perplexity
 
 
 @pytest.mark.slow
@@ -114,7 +112,7 @@ def test_runs_of_different_tokens_are_measured_on_the_same_people(run, begun, in
     other = begun("other", data={"store": str(in_pieces)})
     found = compare_runs([run.path, other.path], words=5)
     assert [one.evaluation is not None for one in found.runs] == [True, True]
-    assert found.runs[1].evaluation["words"] == 5
+    assert found.runs[1].evaluation.words == 5
     assert (found.same_tokens, found.same_words) == (False, False)
     assert {title for title, _ in found.notices()} >= {"Different tokens"}
     assert not any(title in ("Not the same users", "Less text") for title, _ in found.notices())

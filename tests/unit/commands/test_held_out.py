@@ -8,6 +8,7 @@ import pytest
 from tiny_run import declare
 
 import sottovoce
+from scores import score
 from sottovoce.commands import export
 from sottovoce.commands.audit_membership import audit_membership
 from sottovoce.commands.compare import compare_runs
@@ -17,13 +18,11 @@ from sottovoce.commands.report import report_run
 from sottovoce.commands.verify_files import exact_figures
 from sottovoce.data.store import Store
 from sottovoce.reporting.statement import EXACT_ACCURACY, read_statement
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import sealed
 from sottovoce_evidence.recipe import Recipe
-
-MEASURED = {"users": 40, "top1": 0.1234, "top3": 0.2345, "top5": 0.3456, "perplexity": 77.7}
 
 
 @pytest.fixture
@@ -89,8 +88,8 @@ def test_an_exact_figure_of_private_users_in_a_release_is_found(store, begun, re
     declare(store, "private")
     release = RunFolder.of_release(released(begun()))
     assert not list(exact_figures(release))
-    release.write_json(release.baselines_file, sealed(Baselines(constant=Score(40, 0.1, 0.2, 0.3, None)).to_json()))
-    release.record.append({"round": 1, "evaluation": MEASURED})
+    release.write_json(release.baselines_file, sealed(Baselines(constant=score(40, 0.1, 0.2, 0.3, None)).to_json()))
+    release.record.append({"round": 1, "evaluation": score(40, 0.1234).to_json()})
     (release.path / "onnx").mkdir()
     (release.path / "onnx/manifest.json").write_text(json.dumps({"eight_bits": {"users": 50, "top1": 0.1234}}))
     assert len(list(exact_figures(release))) == 3

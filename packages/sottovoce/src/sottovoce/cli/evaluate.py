@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sottovoce.commands.private_evaluation import PrivateEvaluation
     from sottovoce.evaluation.fine_tuning import FineTuningGain
     from sottovoce.evaluation.keystrokes import KeystrokeSaving
-    from sottovoce.evaluation.prediction import Evaluation
+    from sottovoce_evidence.evaluation import Evaluation
 
 
 @Parameter(name="*")

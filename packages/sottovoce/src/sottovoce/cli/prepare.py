@@ -284,8 +284,7 @@ def prepare(
     for warning in summary.warnings_of_public_text if grouped.plain_text else summary.warnings:
         log(f"warning: {warning}")
     if json:
-        found = {"vocabulary": facts} if words.private_vocabulary else {}
-        print_json(summary.to_json() | {"held_out": grouping.held_out} | found)
+        print_json(summary.to_json() | ({"vocabulary": facts} if words.private_vocabulary else {}))
         return
     shown = {name: fact for name, fact in summary.to_json().items() if fact or name not in _MISTAKES}
     shown = {name: fact for name, fact in shown.items() if fact is not None}

@@ -17,11 +17,11 @@ from sottovoce.evaluation.prediction import count_hits, evaluate, spread, summar
 from sottovoce.evaluation.word_prediction import WORDS, count_words
 from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.reporting.statement import read_statement
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
-from sottovoce.runs.record import coarse_count, of_held_out
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.evaluation import Evaluation, coarse_count
 from sottovoce_evidence.files import write_aside
 from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
@@ -125,12 +125,11 @@ def _store(run: RunFolder) -> Path:
     return store_folder(Recipe.of(run), run).resolve()
 
 
-def _measure_base(path: str | Path, store: Store, rows: range) -> tuple[str, Score]:
+def _measure_base(path: str | Path, store: Store, rows: range) -> tuple[str, Evaluation]:
     (model, vocabulary), folder = load_run(path), find_base(path)
     if vocabulary.fingerprint != store.vocabulary.fingerprint or folder is None:
         raise SottoError(f"the base {path} has other words than the store {store.path}; leave it out")
-    measured = of_held_out(evaluate(model, store, rows).to_json())
-    return f"base {bases.read_base(folder).name}", Score.from_json(measured)
+    return f"base {bases.read_base(folder).name}", evaluate(model, store, rows).public
 
 
 def _in_other_tokens(run: RunFolder, held_out: Store) -> Store | None:
@@ -165,10 +164,9 @@ def _measure(
     if words and not vocabulary.is_words:
         searched = count_words(model, store, words, rows=rows)
         evaluation = replace(evaluation, top1_words=searched.top1 / searched.words, words=searched.words)
-    found = evaluation.to_json()
     return replace(
         compared,
-        evaluation=found if internal else of_held_out(found),
+        evaluation=evaluation if internal else evaluation.public,
         bytes=evaluation.bytes,
         within=share_of(counts.top1, counts.targets)[1],
         head_words=head_words(model, store, rows).to_json() if vocabulary.is_words else None,

@@ -26,7 +26,7 @@ from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.breakdown import Bands, Breakdown, bands_of, count_parts
 from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
-from sottovoce.evaluation.prediction import Evaluation, spread, summarise
+from sottovoce.evaluation.prediction import spread, summarise
 from sottovoce.evaluation.word_prediction import WORDS, count_words
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
@@ -35,6 +35,7 @@ from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder, is_release
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SettingError, SottoError
+from sottovoce_evidence.evaluation import Evaluation
 from sottovoce_evidence.recipe import Recipe
 
 BY_USER = Grouping()

@@ -35,9 +35,9 @@ from sottovoce.models.lora import merge
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES, read_manifest
 from sottovoce.runs.folder import ONNX, RunFolder
-from sottovoce.runs.record import coarse_count
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError
+from sottovoce_evidence.evaluation import coarse_count
 from sottovoce_evidence.files import check_empty, made_aside, pretty, sealed, write_aside
 from sottovoce_evidence.recipe import Recipe
 

@@ -9,13 +9,14 @@ from sottovoce.commands.evaluate import find_base, load_run
 from sottovoce.commands.initial_model import find_hugging_face
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
-from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.evaluation.prediction import evaluate
 from sottovoce.evaluation.suggestions import Suggestion, suggest
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.models.lora import merge
 from sottovoce.reporting.statement import Statement, read_statement
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.evaluation import Evaluation
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,10 +16,10 @@ from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.bounded_sums import MOST_TOKENS, BoundedSums
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.payments import store_folder, store_ledger
-from sottovoce.runs.record import coarse_count
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
+from sottovoce_evidence.evaluation import coarse_count
 from sottovoce_evidence.files import Facts, read_sealed
 from sottovoce_evidence.ledger import EVALUATION, EXACT, HeldOut, StoreLedger
 

@@ -21,7 +21,6 @@ from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.reporting.derived import own_blocks
 from sottovoce.reporting.model_card import Described, model_card
-from sottovoce.reporting.report import last_evaluation
 from sottovoce.reporting.statement import (
     AuditOutcome,
     Statement,
@@ -37,6 +36,7 @@ from sottovoce.runs.folder import ONNX, README, RECIPE, REPORT, STATEMENT, WEIGH
 from sottovoce.runs.record import as_lines
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SettingError, SottoError
+from sottovoce_evidence.evaluation import last_evaluation
 from sottovoce_evidence.files import Json, sealed, write_aside
 from sottovoce_evidence.ledger import PRIVATE, StoreLedger, write_release
 from sottovoce_evidence.recipe import Recipe
@@ -133,7 +133,7 @@ class ReleaseFolder:
         """A sentence for a model that training did not make better, where that was measured."""
         baselines = Baselines.of(self.run)
         _, last = last_evaluation(self.run.record.read())
-        return baselines.no_better(last["top1"], last.get("top1_words")) if baselines and last else None
+        return baselines.no_better(last) if baselines and last else None
 
     def publish(self, draft: Path, audits: tuple[AuditOutcome, ...], key: Ed25519PrivateKey) -> None:
         """Fill the folder, sign it, and check it as anyone would who gets it.
@@ -189,7 +189,7 @@ class ReleaseFolder:
         vocabulary = load_tokenizer(run.tokenizer_file())
         # A default says nothing of the text.
         named = None if vocabulary.language in (DEFAULT, SPACES) else vocabulary.language
-        last = [line for line in run.record.read() if line["round"] == statement.rounds_done and "evaluation" in line]
+        done, last = last_evaluation(run.record.read())
         return Described(
             name=self.out.resolve().name,
             card=self.card,
@@ -201,7 +201,7 @@ class ReleaseFolder:
             prompt=next(iter(prompts_for(vocabulary, listed=not statement.vocabulary.private)), ""),
             base_model=Path(recipe.model.initial or "").name if started else None,
             base=next((card for card in cards if started and card.name == initial), None),
-            evaluation=last[-1]["evaluation"] if last else None,
+            evaluation=last if done == statement.rounds_done else None,
             baselines=Baselines.of(run),
             onnx=self.onnx,
         )

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 
 from sottovoce.evaluation.private_accuracy import PrivateAccuracy
 from sottovoce.reporting.statement import Statement
@@ -14,6 +15,7 @@ from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce_evidence.bases import Base
 from sottovoce_evidence.errors import count_of, plural
+from sottovoce_evidence.evaluation import Evaluation
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.signature import MANIFEST, RELEASE, SIGNATURE
 
@@ -35,7 +37,7 @@ class Described:
     prompt: str = ""  # the beginning of a sentence in it
     base_model: str | None = None
     base: Base | None = None  # the card of the base, where it is in the package
-    evaluation: Json | None = None  # of held-out users, as the record has it
+    evaluation: Evaluation | None = None  # of held-out users, as the record has it
     baselines: Baselines | None = None
     onnx: bool = False
 
@@ -99,23 +101,22 @@ def _how_good(about: Described) -> Iterator[str]:
     if about.evaluation is None:
         yield "No accuracy on held-out users is released."
         return
-    users = about.evaluation["users"]
+    users = about.evaluation.users
     people = f"about {count_of(users, 'held-out user')}"
     yield f"Exact accuracy, not private, on {people}, who {plural(users, 'is', 'are')} not protected by the guarantee:"
     yield ""
     rows = {"**this model**": about.evaluation}
     if about.baselines is not None:
-        rows |= {name: score.to_json() for name, score in about.baselines.scores.items()}
-    over_words = any(score.get("top1_words") is not None for score in rows.values())  # not where words have pieces
+        rows |= about.baselines.scores
+    over_words = any(score.top1_words is not None for score in rows.values())  # not where words have pieces
     heads = ("top-1", *(["top-1 over words"] * over_words), "top-3", "perplexity per token", "bits per byte")
     yield f"| | {' | '.join(heads)} |"
     yield f"| --- |{' ---: |' * len(heads)}"
     for name, score in rows.items():
-        perplexity = "–" if score["perplexity"] is None else plain(score["perplexity"])  # a baseline's may be infinite
-        bits = score.get("bits_per_byte")  # not in records of earlier versions
-        words = "–" if score.get("top1_words") is None else percent(score["top1_words"])
-        figures = (percent(score["top1"]), *([words] * over_words), percent(score["top3"]), perplexity)
-        figures += ("–" if bits is None else plain(bits),)
+        perplexity = plain(score.perplexity) if isfinite(score.perplexity) else "–"  # a baseline's may be infinite
+        words = "–" if score.top1_words is None else percent(score.top1_words)
+        figures = (percent(score.top1), *([words] * over_words), percent(score.top3), perplexity)
+        figures += ("–" if score.bits_per_byte is None else plain(score.bits_per_byte),)
         yield f"| {name} | {' | '.join(figures)} |"
 
 

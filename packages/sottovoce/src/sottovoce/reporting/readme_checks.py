@@ -23,6 +23,7 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.folder import ONNX, README, RunFolder
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import count_of
+from sottovoce_evidence.evaluation import last_evaluation
 from sottovoce_evidence.files import read_plain
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.signature import SIGNER, public_fingerprint
@@ -128,11 +129,11 @@ class Readme:
         """README.md as a release would have it."""
         release, statement = self.release, self.statement
         tokenizer, done = load_tokenizer(find_tokenizer(release.path)), statement.rounds_done
-        last = [line for line in release.record.read() if line["round"] == done and "evaluation" in line]
+        measured, last = last_evaluation(release.record.read())
         about = replace(
             self._described(),
             prompt=next(iter(prompts_for(tokenizer, listed=not statement.vocabulary.private)), ""),
-            evaluation=last[-1]["evaluation"] if last else None,
+            evaluation=last if measured == done else None,
             baselines=Baselines.of(release),
         )
         return model_card(about)

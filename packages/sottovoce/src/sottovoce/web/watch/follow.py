@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tomllib
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from sottovoce.data.store import store_facts
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import LINES, parse_json, read_plain
+from sottovoce_evidence.files import LINES, Json, parse_json, read_plain
 
 MAX_LINES = 500  # in one message
 _NEW = 120  # seconds between a recipe and its training, at most
@@ -31,12 +30,6 @@ _SHOWN = {
 
 Row = dict[str, object]  # one line of a record or of diagnostics, reduced to the keys that the page shows
 Kind = Literal["record", "diagnostics"]
-
-
-class BaselineInfo(TypedDict):
-    label: str
-    top1: float
-    perplexity: float | None
 
 
 class RunInfo(TypedDict):
@@ -52,7 +45,7 @@ class RunInfo(TypedDict):
     running: bool  # a process of this machine trains it
     began: float | None  # when a process last began to train it
     first: int | None  # rounds that were done by then, where that is known
-    baselines: list[BaselineInfo]
+    baselines: list[Json]  # evaluations, each with its label
 
 
 class RunsData(TypedDict):
@@ -189,19 +182,13 @@ def _rounds_before(folder: RunFolder, began: float | None, done: int | None) -> 
     return 0 if began - made < _NEW else None
 
 
-def _baselines(folder: RunFolder) -> list[BaselineInfo]:
+def _baselines(folder: RunFolder) -> list[Json]:
     try:
         found = Baselines.of(folder)
     except SottoError:  # half written, or damaged: the run itself says so
         return []
-    return [
-        {
-            "label": name.removeprefix("the start, "),
-            "top1": score.top1,
-            "perplexity": value if (value := score.perplexity) is not None and math.isfinite(value) else None,
-        }
-        for name, score in (found.scores if found else {}).items()
-    ]
+    scores = found.scores if found else {}
+    return [{"label": name.removeprefix("the start, "), **score.to_json()} for name, score in scores.items()]
 
 
 def _read(path: Path, parse: Callable[[str], object]) -> dict:
