@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sottovoce.runs.record import Lines
-from sottovoce_evidence.evaluation import Evaluation, coarse_count
+from sottovoce_evidence.errors import DamagedRun
+from sottovoce_evidence.evaluation import Evaluation, coarse_count, last_evaluation
 
 
 @pytest.mark.parametrize(("people", "told"), [(0, 0), (7, 7), (43, 43), (200, 200), (219, 210), (98_765, 98_000)])
@@ -29,6 +30,12 @@ def test_how_much_they_wrote_is_not_told_nor_to_be_worked_out():
         n for n in range(20_000, 32_000) if 0.1839 in (round(k / n, 4) for k in (n * 1839 // 10**4 + i for i in (0, 1)))
     ]
     assert len(fitting) > 11_000
+
+
+@pytest.mark.parametrize("found", [{"users": 3}, {"top1": "much"}, "much"], ids=str)
+def test_an_evaluation_that_cannot_be_read_is_damage(found):
+    with pytest.raises(DamagedRun, match="cannot be read"):
+        last_evaluation([{"round": 1, "evaluation": found}])
 
 
 def test_lines_after_a_checkpoint_are_forgotten_and_a_torn_one_is_left_out(tmp_path):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Self
 
-from sottovoce_evidence.errors import count_of
+from sottovoce_evidence.errors import DamagedRun, count_of
 from sottovoce_evidence.files import Facts, Json, in_file
 
 
@@ -64,8 +64,15 @@ class Evaluation(Facts):
 
 
 def evaluations(record: Iterable[Json], of: str = "evaluation") -> list[tuple[int, Evaluation]]:
-    """The evaluations in the lines of a record, with their rounds; those `of` "beside" are on public text."""
-    return [(line["round"], Evaluation.from_json(line[of])) for line in record if line.get(of)]
+    """The evaluations in the lines of a record, with their rounds; those `of` "beside" are on public text.
+
+    Raises:
+        DamagedRun: one of them lacks a figure, or has one that is none.
+    """
+    try:
+        return [(line["round"], Evaluation.from_json(line[of])) for line in record if line.get(of)]
+    except (TypeError, ValueError) as error:
+        raise DamagedRun(f"the record has an evaluation that cannot be read ({error})") from None
 
 
 def last_evaluation(record: Iterable[Json]) -> tuple[int, Evaluation | None]:
