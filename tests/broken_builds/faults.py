@@ -2712,7 +2712,7 @@ def held_out_people_counted_exactly():
     """How much they wrote, to the word, in the public record."""
     from sottovoce.commands import train
 
-    train.of_held_out = lambda evaluation: evaluation
+    train.Training._measured = lambda training, evaluation: {"evaluation": evaluation.to_json()}
 
 
 # --- experiments -----------------------------------------------------------------------------------------------------
@@ -3084,14 +3084,50 @@ def a_public_figure_of_who_takes_part():
     RunFolder.save_participation = publish
 
 
-@caught_by(
-    "unit/commands/test_private_evaluation.py", "test_a_release_does_not_deny_the_exact_figures_of_an_earlier_one"
-)
-def exact_figures_that_are_forgotten():
-    """A release does not know that an earlier one has exact figures of the same people."""
-    from sottovoce.commands.release_folder import ReleaseFolder
+VERBS = "test_private_users_are_opened_by_no_verb_and_are_in_none_of_its_files"
 
-    ReleaseFolder._note_release = lambda draft, statement: None
+
+@caught_by("unit/commands/test_held_out.py", f"{VERBS}[private]")
+def private_users_who_are_measured_exactly():
+    """Training opens the held-out users of a store, whatever was declared of them."""
+    from sottovoce.commands import stores
+    from sottovoce.data.store import Store
+
+    stores.held_out_of = lambda folder: Store.open(folder, "test", privately=True)
+
+
+@caught_by("unit/commands/test_held_out.py", "test_an_exact_figure_of_private_users_is_asked_for_in_vain")
+def private_users_whom_anyone_opens():
+    """A store gives the held-out users who were declared private to whoever asks."""
+    from sottovoce.data.store import Store
+
+    real = Store.open.__func__
+    Store.open = classmethod(lambda cls, *which, **how: real(cls, *which, **{**how, "privately": True}))
+
+
+@caught_by("unit/commands/test_held_out.py", f"{VERBS}[exact]")
+def exact_users_who_are_not_listed():
+    """The statement of a run does not say that its held-out users are not protected."""
+    from sottovoce.reporting import statement
+
+    statement.EXACT = "as declared"
+
+
+@caught_by("unit/commands/test_held_out.py", "test_an_exact_figure_of_private_users_in_a_release_is_found")
+def exact_figures_in_a_release_that_nobody_sees():
+    """A release may have exact figures of held-out users who were declared private."""
+    from sottovoce.commands import verify_files
+
+    verify_files.exact_figures = lambda release: iter(())
+
+
+@caught_by("unit/data/test_store.py", "test_what_is_declared_of_held_out_users_is_kept[private]")
+def a_declaration_that_is_lost():
+    """A store that was prepared with `--held-out private` says that its held-out users are exact."""
+    from sottovoce.data import prepare
+
+    real = prepare.write_facts
+    prepare.write_facts = lambda folder, facts, *known: real(folder, {**facts, "held_out": "exact"}, *known)
 
 
 # --- files that somebody else wrote ----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from sottovoce_evidence.accounting import Event, NonPrivate, event_from_json, total_of
 from sottovoce_evidence.accounting.events import HELD_OUT
@@ -29,6 +30,10 @@ PREPARATION = "prepare"  # in place of a run's name, where a store was charged f
 COUNT = "count"  # the same, for a noisy number of its users
 EVALUATION = "evaluate"  # the same, for a private evaluation on its held-out users
 NO_RUNS = (PREPARATION, COUNT, EVALUATION)
+# What `sotto prepare` declares of the people that a store holds out. "exact": how well models predict them is measured
+# exactly and may be published; they are not protected. "private": no exact figure of them is computed.
+HeldOut = Literal["exact", "private"]
+EXACT, PRIVATE = "exact", "private"
 HOLDERS, CHARGED = "holders", "charged"  # a folder of a store, with the leases of its runs, and a mark in it
 
 

@@ -18,7 +18,7 @@ from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, plain_number
 from sottovoce_evidence.files import CHECKSUM, Facts, Json, as_json, parse_json, read_plain, read_sealed, sha256_of
 from sottovoce_evidence.hash_chain import chained
-from sottovoce_evidence.ledger import RELEASE, read_ledger
+from sottovoce_evidence.ledger import EXACT, PRIVATE, RELEASE, read_ledger
 from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import (
@@ -192,7 +192,7 @@ class _Found:
         yield _judged("epsilon", self._second_opinions(evidence, due), f"{cost}, and no accountant contradicts it")
         yield _judged("model", self._model_faults(evidence, due), f"weights and {CARD} fit the recipe")
         yield _judged("record", self._record_faults(evidence, due), "its rounds are those of the recipe")
-        if due.private_accuracy is not None or due.held_out == "private":
+        if due.private_accuracy is not None or due.held_out == PRIVATE:
             yield _judged("held-out users", self._held_out_faults(due), "no exact figure in this folder is of them")
         self._read_readme(evidence, due)
         self.notes += _notes(self.signed, due)
@@ -271,7 +271,10 @@ class _Found:
 
     def _held_out_faults(self, due: Statement) -> Iterator[str]:
         """Exact figures of people who have a guarantee, and an accuracy of theirs that does not fit its noise."""
-        if (self.folder / BASELINES).exists():
+        if due.held_out == EXACT:
+            yield "they have a private accuracy, and were declared to be measured exactly"
+        baselines = self.folder / BASELINES
+        if baselines.exists() and any(isinstance(value, dict) for value in read_sealed(baselines).values()):
             yield f"{BASELINES} has exact figures of them"
         if measured := [line["round"] for line in _lines(self.folder / RECORD) if "evaluation" in line]:
             yield f"{RECORD} has exact figures of them, in round {measured[0]} first"

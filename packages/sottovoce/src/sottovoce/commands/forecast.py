@@ -26,12 +26,12 @@ from sottovoce.planning.expectation import BASE, DROWNED, Expectation, at_most, 
 from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.runs.payments import store_ledger
-from sottovoce.runs.record import coarse_count
 from sottovoce.training.strategy import FederatedAveraging
 from sottovoce.training.types import Task
 from sottovoce.training.variants.example_level import ExampleLevel
 from sottovoce_evidence import accounting
 from sottovoce_evidence.errors import SottoError, count_of
+from sottovoce_evidence.evaluation import coarse_count
 from sottovoce_evidence.files import Facts
 from sottovoce_evidence.statement import store_total
 

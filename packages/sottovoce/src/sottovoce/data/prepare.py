@@ -217,6 +217,7 @@ def finish_store(
         "people": not grouping.plain_text,
         "owners_per_record": grouping.owners_per_record,
         "every_record_is_a_user": grouping.every_record_is_a_user,
+        "held_out": grouping.held_out,
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
     }

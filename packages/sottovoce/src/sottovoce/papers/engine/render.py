@@ -256,7 +256,7 @@ def summarise(trials: Sequence[Trial], size: Size, results: ResultStore) -> list
                 "setting": trial.label,
                 "run": trial.name,
                 "seeds": len(outcomes),
-                "top1": fmean(outcome.evaluation["top1"] for outcome in outcomes),
+                "top1": fmean(outcome.evaluation.top1 for outcome in outcomes),
                 "top1_smoothed": final.mean,
                 "deviation": final.deviation,
                 "rounds_to_target": None if reached is None else reached.mean,

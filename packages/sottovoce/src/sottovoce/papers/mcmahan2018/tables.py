@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -151,14 +152,14 @@ def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> 
     for trial in trials:
         outcomes = results.outcomes(trial)
         reached = results.rounds_to(trial, size)
-        perplexities = [outcome.evaluation["perplexity"] for outcome in outcomes]
-        known = [value for value in perplexities if value is not None]
+        perplexities = [outcome.evaluation.perplexity for outcome in outcomes]
+        known = [value for value in perplexities if math.isfinite(value)]
         clipped = [outcome.clipped_share[-1][1] for outcome in outcomes if outcome.clipped_share]
         rows.append(
             [
                 trial.label,
                 str(len(outcomes)),
-                percent(Spread.of([outcome.evaluation["top1"] for outcome in outcomes])),
+                percent(Spread.of([outcome.evaluation.top1 for outcome in outcomes])),
                 percent(results.final(trial)),
                 number(Spread.of(known)) if len(known) == len(outcomes) else "diverged",
                 "not reached" if reached is None else f"{reached.mean:,.0f}",

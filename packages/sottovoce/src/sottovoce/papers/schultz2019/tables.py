@@ -150,9 +150,9 @@ def best_of(outcomes: Sequence[Outcome], measure: str) -> str:
 
 def _at_the_end(outcomes: Sequence[Outcome]) -> str:
     """Top-1 after the last round; a run without a finite loss predicts nothing."""
-    if any(outcome.evaluation["perplexity"] is None for outcome in outcomes):
+    if any(math.isinf(outcome.evaluation.perplexity) for outcome in outcomes):
         return "diverged"
-    return percent(Spread.of([outcome.evaluation["top1"] for outcome in outcomes]))
+    return percent(Spread.of([outcome.evaluation.top1 for outcome in outcomes]))
 
 
 def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:
