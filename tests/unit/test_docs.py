@@ -13,8 +13,8 @@ from small_world import call
 
 from sottovoce.cli.main import app
 from sottovoce.commands.train import Progress
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.models.registry import KINDS, defaults
-from sottovoce_evidence.evaluation import Evaluation
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -23,10 +23,10 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import first_line
 from sottovoce_evidence import bases, signature
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import pretty, sealed
-from sottovoce_evidence.ledger import first_line
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.verify import verify_release
 

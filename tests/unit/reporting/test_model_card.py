@@ -8,9 +8,9 @@ import pytest
 from builders import make_record, make_statement
 
 from scores import score
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
-from sottovoce_evidence.evaluation import Evaluation
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce_evidence.readme import TAGS, Described, model_card
 from sottovoce_evidence.statement import StartFacts

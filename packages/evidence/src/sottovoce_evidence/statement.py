@@ -27,7 +27,6 @@ from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce_evidence.bounds import Sensitivity
 from sottovoce_evidence.errors import SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, Json
-from sottovoce_evidence.ledger import EXACT, HeldOut
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
 from sottovoce_evidence.recipe import Recipe
@@ -37,6 +36,10 @@ SOFTWARE = ("sottovoce-evidence", "sottovoce", "jax", "dp-accounting", "numpy") 
 FORM = 1  # of a statement: its keys and what they mean
 DIGITS = 4  # of an ε in privacy.json, rounded up
 PRIVATE, UNKNOWN = "private", "unknown"  # what a start was trained on, if not on public text
+# What `sotto prepare` declares of the people that a store holds out. "exact": how well models predict them is measured
+# exactly and may be published; they are not protected. "private": no exact figure of them is computed.
+HeldOut = Literal["exact", "private"]
+EXACT = "exact"  # or PRIVATE
 ROUNDING = 1e-6  # norms are rounded to float32
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
 AuditResult = Literal["passed", "failed", "not run"]

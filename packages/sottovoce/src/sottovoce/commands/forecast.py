@@ -18,6 +18,7 @@ from sottovoce.commands.stores import has_own_store
 from sottovoce.data.examples import example_rows
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import last_typed
+from sottovoce.evaluation.figures import coarse_count
 from sottovoce.evaluation.prediction import evaluate, users_at_once
 from sottovoce.federation.roster import is_federation
 from sottovoce.local.keys import local_key
@@ -31,7 +32,6 @@ from sottovoce.training.types import Task
 from sottovoce.training.variants.example_level import ExampleLevel
 from sottovoce_evidence import accounting
 from sottovoce_evidence.errors import SottoError, count_of
-from sottovoce_evidence.evaluation import coarse_count
 from sottovoce_evidence.files import Facts
 from sottovoce_evidence.statement import store_total
 

@@ -36,7 +36,9 @@ from sottovoce.commands.new_run import (
     save_state,
     start_in,
 )
+from sottovoce.evaluation.figures import Evaluation, last_evaluation
 from sottovoce.evaluation.prediction import evaluate
+from sottovoce.files import explain_full_disk
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.reporting.notebook import html_table
@@ -47,6 +49,7 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.payments import Origin, Payments, store_folder, store_ledger
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
@@ -58,9 +61,7 @@ from sottovoce_evidence.accounting.matrices import realised_sensitivity, worst_r
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
-from sottovoce_evidence.evaluation import Evaluation, last_evaluation
-from sottovoce_evidence.files import Json, explain_full_disk, to_json_number
-from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.files import Json, to_json_number
 from sottovoce_evidence.mechanism import NUMBERS
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import (
