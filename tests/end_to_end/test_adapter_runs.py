@@ -74,7 +74,7 @@ def test_from_a_base_to_a_release(base, tmp_path, capsys):
     merged, loaded = merge_weights(load_file(out / "weights.safetensors")), sottovoce.ModelFolder.open(out)
     expected = started["projection"] + 0.5 * weights["base.projection.up"] @ weights["base.projection.down"]
     np.testing.assert_allclose(merged["projection"], expected, atol=1e-6)
-    np.testing.assert_allclose(loaded.model.projection, expected, atol=1e-6)
+    np.testing.assert_allclose(loaded.merged.projection, expected, atol=1e-6)
     assert loaded.suggest("red green")
     # Another run starts from it, with adapters of its own or with none: those that it has are merged.
     more = make_store(tmp_path, seed=2, name="others")

@@ -453,9 +453,10 @@ def test_the_demo_does_not_write_over_anything(refused: Refused, tmp_path: Path)
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate", "report"])
 def test_a_run_that_does_not_exist_is_named(refused: Refused, tmp_path: Path, verb: str) -> None:
-    assert_says(refused(verb, tmp_path / "nowhere"), "nowhere", "no run")
+    wrong = "holds no model" if verb == "evaluate" else "holds no run"
+    assert_says(refused(verb, tmp_path / "nowhere"), "nowhere", wrong)
     (tmp_path / "photos").mkdir()
-    assert_says(refused(verb, tmp_path / "photos"), "photos", "no run")
+    assert_says(refused(verb, tmp_path / "photos"), "photos", wrong)
 
 
 @pytest.mark.parametrize("verb", ["evaluate", "report"])

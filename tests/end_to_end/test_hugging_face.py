@@ -25,7 +25,7 @@ def test_a_private_run_starts_from_a_folder_and_does_without_it_later(tmp_path: 
     })  # fmt: skip
     recipe = recipe.replace(run={"rounds": 2, "checkpoint_every": 1}, local={"learning_rate": 0.1})
     whole = sottovoce.train(recipe, tmp_path / "whole")
-    assert "declared public by the owner" in str(whole.statement.to_json()["start"])
+    assert whole.statement.start.declared
     sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(1))
     folder.rename(tmp_path / "gone")
     sottovoce.resume(tmp_path / "stopped")

@@ -52,11 +52,11 @@ def test_a_private_trial_starts_from_public_text_by_the_rules_and_pays(done: Pat
         assert statement["private"]
         assert statement["epsilon"] <= budget
         assert statement["secrets"] == "entropy"
-        assert statement["start"]["source"].startswith("public start: ")
+        assert statement["start"]["trained_on"] == "public"
         _, kept = outcome_of(done, trial)
         assert kept.facts["epsilon"] == statement["epsilon"]
         assert kept.facts["declared"] == statement["declared"]
-        assert kept.facts["start"] == statement["start"]["source"]
+        assert kept.facts["start"] == statement["start"]
     # The second model is of the same people: the store's total is of both, as its ledger has it.
     store = Path(kept_store(done))
     (total,) = judge_ledgers([store / "ledger.jsonl"], [1e-5], "pld").to_json()["ledgers"]

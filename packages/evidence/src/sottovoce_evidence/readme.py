@@ -185,7 +185,7 @@ def _use(about: Released, signer: str) -> Iterator[str]:
     yield "```python"
     yield "import sottovoce as sv"
     yield ""
-    yield f"model = sv.load_model({name!r})"
+    yield f"model = sv.ModelFolder.open({name!r})"
     yield f"model.suggest({json.dumps(about.published.prompt, ensure_ascii=False)})"
     yield "```"
     if about.onnx:

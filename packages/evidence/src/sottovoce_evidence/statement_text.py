@@ -272,7 +272,8 @@ def _origin(start: StartFacts) -> str:
     names = ", ".join(run.run for run in start.runs)
     began = f", what they began with {DECLARED}" if start.declared else ""
     if start.charged:
-        return f"of private runs on the same people ({names}), whose charges are part of this run's ε{began}"
+        assumed = "if its noise and its rounds were not chosen by their results"
+        return f"of private runs on the same people ({names}), whose charges are part of its ε, {assumed}{began}"
     costs = ", ".join(f"ε = {rounded_up(run.epsilon)} at δ = {run.delta:g}" for run in start.runs)
     both = "a person who is among them and among this run's has at most the sum of all ε"
     return f"of private runs on other people ({names}: {costs}; {both}){began}"

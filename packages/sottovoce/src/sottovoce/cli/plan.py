@@ -259,7 +259,7 @@ def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
 
 
 def _print_plan(made: Plan) -> None:
-    from sottovoce.privacy.sampling import SAMPLERS
+    from sottovoce_evidence.sampling import SAMPLERS
 
     expected = f"{made.device_rounds_expected:.3g}"
     takes_part = f"{expected} {plural(float(expected), 'round')} on average"

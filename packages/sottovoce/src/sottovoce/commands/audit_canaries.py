@@ -115,7 +115,8 @@ def audit_canaries(
     if recipe.audit.plants and settings:
         raise SottoError(f"{run.path} has canaries of its own: --set is for a copy of a run that has none")
     curves = tuple(_other_curve(RunFolder.open(other)) for other in others)
-    vocabulary = ModelFolder.open(run.path).tokenizer
+    folder = ModelFolder.open(run.path)
+    vocabulary, _ = folder.tokenizer, folder.weights  # a damaged file is found before a copy is trained
     if recipe.audit.plants:
         audited = _open_model(run)
     else:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from sottovoce.planning.plan import Plan
 from sottovoce.planning.strategy import NoiseChoice
-from sottovoce.privacy.sampling import build_sampler
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import MATRICES, Identity, Participation, StrategyMatrix
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Facts
+from sottovoce_evidence.sampling import build_sampler
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from sottovoce.planning.expectation import Expectation, at_most, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
-from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import Identity, Participation
@@ -16,6 +15,7 @@ from sottovoce_evidence.device_noise import STEPS, DeviceNoise, how_often
 from sottovoce_evidence.errors import SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.sampling import Examples, Sampling, build_sampler
 from sottovoce_evidence.schedule import build_schedule
 
 LONG = 20 * 60  # seconds: a plan then names a shorter run
@@ -109,7 +109,7 @@ class _Costs:
             return None
         return accounting.epsilon(devices.against_server, self.recipe.privacy.delta, self.accountant)
 
-    def sampler(self, cohort: float) -> Sampler:
+    def sampler(self, cohort: float) -> Sampling:
         privacy, rounds = self.recipe.privacy, self.recipe.run.rounds
         if self.recipe.run.algorithm == "els":
             return Examples(cohort / privacy.places, privacy.examples_per_user)

@@ -6,10 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sottovoce.privacy.sampling import Poisson
 from sottovoce_evidence import accounting
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Facts
+from sottovoce_evidence.sampling import Poisson
 
 if TYPE_CHECKING:
     from sottovoce.planning.plan import Plan

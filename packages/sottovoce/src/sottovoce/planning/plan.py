@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from sottovoce.data.census import few_users
 from sottovoce.planning.strategy import NoiseChoice, figures_of
 from sottovoce.planning.trained import BYTES_PER_PARAMETER, Sizes, TrainedPart, compare_parts
-from sottovoce.privacy.estimators import ESTIMATORS
-from sottovoce.privacy.sampling import Examples, Sampler, build_sampler
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.composition import MOST_ROUNDS
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import Identity, Participation
+from sottovoce_evidence.bounds import ESTIMATORS
 from sottovoce_evidence.errors import SettingError, count_of, plain_number
 from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.recipe import Privacy
+from sottovoce_evidence.sampling import Examples, Sampling, build_sampler
 
 CURVE_POINTS = 50
 WELL_BELOW = 0.1  # δ times users: a larger one is warned of, from 1 on it is refused
@@ -254,7 +254,7 @@ def noise_std(privacy: Privacy, cohort: float, noise_multiplier: float) -> float
     return noise_multiplier * ESTIMATORS.build(privacy.estimator, **weights).sensitivity(privacy.clip_norm)
 
 
-def _by_round(curve: accounting.Curve, sampler: Sampler, rounds: int) -> list[tuple[int, float]]:
+def _by_round(curve: accounting.Curve, sampler: Sampling, rounds: int) -> list[tuple[int, float]]:
     """ε by round, from ε by charge: it rises in the rounds that are charged."""
     points = [(sampler.round_of_charge(charge), value) for charge, value in curve.points]
     last, total = points[-1]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sottovoce.privacy.sampling import Poisson
 from sottovoce_evidence.accounting import ACCOUNTANTS, epsilon
 from sottovoce_evidence.errors import SettingError
+from sottovoce_evidence.sampling import Poisson
 
 
 @dataclass(frozen=True)

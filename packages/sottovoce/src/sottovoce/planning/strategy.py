@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 
 from sottovoce.privacy.matrix_search import find_matrix
-from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.gaussian import zcdp_epsilon
 from sottovoce_evidence.accounting.matrices import MATRICES, Banded, Blt, Identity, Participation, StrategyMatrix
 from sottovoce_evidence.errors import SettingError, did_you_mean
 from sottovoce_evidence.files import Json
+from sottovoce_evidence.sampling import SAMPLERS
 
 MOST_BUFFERS = 10
 MOST_ROUNDS = 100_000  # with correlated noise: beyond, a matrix takes minutes to find

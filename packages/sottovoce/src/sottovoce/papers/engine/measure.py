@@ -175,7 +175,7 @@ def _guarantee(statement: dict[str, Any]) -> Facts:
     """The parts of a private run's statement that a table shows. The store's ε is of all its runs until then."""
     facts = {key: statement[key] for key in ("epsilon", "delta", "epsilon_store", "declared")}
     facts |= {key: statement["mechanism"][key] for key in ("noise_multiplier", "noise_std")}
-    return facts | ({"start": statement["start"]["trained_on"]} if "start" in statement else {})
+    return facts | ({"start": statement["start"]} if "start" in statement else {})
 
 
 def published(recipe: Recipe) -> dict[str, Facts]:
