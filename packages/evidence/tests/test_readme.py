@@ -111,7 +111,7 @@ def test_a_row_of_a_table_is_one_row():
 
 def test_it_says_how_to_use_it_and_where_to_get_what_checks_it():
     text = about(published(name="my model", prompt='say "hi"'))
-    assert 'model = sv.load_model(\'my model\')\nmodel.suggest("say \\"hi\\"")\n' in text
+    assert 'model = sv.ModelFolder.open(\'my model\')\nmodel.suggest("say \\"hi\\"")\n' in text
     assert "pip install sottovoce-evidence==0.1.0\nsotto-verify 'my model' --signer SHA256:abc\n" in text
     assert "\nsha256sum -c SHA256SUMS\nssh-keygen -Y check-novalidate -n sottovoce-release -s SHA256SUMS.sig" in text
     assert "`onnx/`" in text

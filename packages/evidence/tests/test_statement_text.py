@@ -124,7 +124,8 @@ def test_who_is_trusted_is_named_with_its_figures():
         ),
         (
             {"start": replace(EARLIER, charged=((SampledGaussian(1.0, "poisson", 0.1), 3),))},
-            "of private runs on the same people (feed), whose charges are part of this run's ε.",
+            "of private runs on the same people (feed), whose charges are part of its ε, if its noise and its "
+            "rounds were not chosen by their results.",
         ),
         ({"canaries": CanarySummary(40, 4, 6, "ab")}, "40 canary users, each in or out by a secret coin and 6 who"),
         ({"registered": Registered(9)}, "trained on their own devices, which draw who joins"),
