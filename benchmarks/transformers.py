@@ -42,6 +42,7 @@ from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.planning.plan import make_plan
 from sottovoce.runs.folder import RunFolder
+from sottovoce.evaluation.figures import last_evaluation
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.recipe import Recipe
 
@@ -219,9 +220,8 @@ class Workshop:
 
 def bits_per_byte(run: Path) -> float:
     """Of the last evaluation in the record of a run; infinite where it has none, as after a run that diverged."""
-    found = [line["evaluation"] for line in RunFolder(run).record.read() if "evaluation" in line]
-    bits = found[-1].get("bits_per_byte") if found else None
-    return float("inf") if bits is None else bits
+    _, found = last_evaluation(RunFolder(run).record.read())
+    return float("inf") if found is None or found.bits_per_byte is None else found.bits_per_byte
 
 
 def say(line: str) -> None:

@@ -1941,8 +1941,8 @@ def another_sum_for_free():
 @caught_by(SUMS, "test_the_hash_of_a_sum_is_nowhere")
 def the_hash_of_a_sum_in_the_ledger():
     """Whoever guesses a sum can confirm it by the public ledger, and take the noise off."""
+    from sottovoce.runs.ledger import Entry
     from sottovoce.runs.secrets import Secrets
-    from sottovoce_evidence.ledger import Entry
 
     real_tag, real_json, plain = Secrets.tag, Entry.to_json, []
 
@@ -2004,7 +2004,7 @@ def any_checkpoint_will_do():
 @caught_by("unit/runs/test_hash_chain.py", "test_a_last_line_without_its_newline_counts[store]")
 def a_newline_makes_a_charge():
     """A last line that lacks its newline counts as torn, whole as it is."""
-    from sottovoce_evidence.hash_chain import Chain
+    from sottovoce.runs.hash_chain import Chain
 
     Chain._is_whole = lambda self, last: False
 
@@ -2012,7 +2012,7 @@ def a_newline_makes_a_charge():
 @caught_by("unit/runs/test_hash_chain.py", "test_no_accident_lowers_what_was_spent_unseen[store-moves]")
 def checksums_nobody_looks_at():
     """Lines are written with checksums, and read without."""
-    from sottovoce_evidence import hash_chain
+    from sottovoce.runs import hash_chain
 
     real = hash_chain.Chain._take
 
@@ -2026,7 +2026,7 @@ def checksums_nobody_looks_at():
 @caught_by("unit/runs/test_payments.py", "test_a_round_broken_off_elsewhere_or_never_the_same_is_paid_for_twice")
 def second_attempt_for_free():
     """A round done again is not paid for again."""
-    from sottovoce_evidence.ledger import Ledger
+    from sottovoce.runs.ledger import Ledger
 
     real = Ledger.spend
     Ledger.spend = lambda self, entry: None if entry.attempt else real(self, entry)
@@ -2035,7 +2035,7 @@ def second_attempt_for_free():
 @caught_by("unit/runs/test_ledger.py", "test_what_is_spent_is_on_disk_before_spend_returns")
 def ledger_not_flushed():
     """The ledger is written after a while."""
-    from sottovoce_evidence import hash_chain
+    from sottovoce.runs import hash_chain
 
     def append(path, contents, *, private=False):
         with open(path, "ab") as file:
@@ -2047,7 +2047,7 @@ def ledger_not_flushed():
 @caught_by("end_to_end/test_power_cuts.py", "test_a_store_with_the_words_that_were_paid_for_is_whole")
 def names_before_contents():
     """A folder gets its name before the files in it are on disk."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files._sync_file = lambda path: None
 
@@ -2066,7 +2066,7 @@ def a_name_that_is_free_to_the_end():
     """Two processes fill a folder of the same name, and the later one has paid for nothing."""
     from contextlib import nullcontext
 
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files._taken = lambda out, mode: nullcontext()
 
@@ -2142,7 +2142,7 @@ def lost_charges_forgiven():
 @caught_by("unit/runs/test_payments.py", "test_a_charge_is_on_disk_before_the_noise_key_is_given")
 def noise_before_the_charge():
     """The key of the noise is given, and the charge is left for later."""
-    from sottovoce_evidence.ledger import Ledger
+    from sottovoce.runs.ledger import Ledger
 
     Ledger.spend = lambda self, entry: None
 
@@ -2326,7 +2326,7 @@ def half_the_noise_of_a_histogram():
 @caught_by("unit/runs/test_ledger.py", "test_an_unknown_event_is_refused_not_ignored")
 def unknown_events_skipped():
     """An unknown event is skipped."""
-    from sottovoce_evidence import ledger
+    from sottovoce.runs import ledger
     from sottovoce_evidence.errors import SottoError
 
     real = ledger.event_from_json
@@ -2683,7 +2683,7 @@ def a_store_that_is_believed():
 @caught_by("unit/test_files.py", "test_what_a_killed_process_left_is_removed_and_said_and_what_is_in_use_is_not")
 def remains_that_are_still_in_use():
     """What looks like the remains of a killed process is removed without asking whether somebody is at it."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files.fcntl.flock = lambda file, operation: None
 
@@ -2720,7 +2720,7 @@ def held_out_people_counted_exactly():
     """How much they wrote, to the word, in the public record."""
     from sottovoce.commands import train
 
-    train.of_held_out = lambda evaluation: evaluation
+    train.Training._measured = lambda training, evaluation: {"evaluation": evaluation.to_json()}
 
 
 # --- experiments -----------------------------------------------------------------------------------------------------
@@ -3062,7 +3062,7 @@ def a_start_that_is_asked_for_its_last_run_alone() -> None:
 @caught_by("unit/runs/test_hash_chain.py", "test_every_charge_leaves_a_trace_of_itself")
 def a_charge_without_a_run_leaves_no_trace() -> None:
     """The ledger of a store may be lost unseen."""
-    from sottovoce_evidence.ledger import StoreLedger
+    from sottovoce.runs.ledger import StoreLedger
 
     StoreLedger._leave_trace = lambda self: None
 
@@ -3092,14 +3092,50 @@ def a_public_figure_of_who_takes_part():
     RunFolder.save_participation = publish
 
 
-@caught_by(
-    "unit/commands/test_private_evaluation.py", "test_a_release_does_not_deny_the_exact_figures_of_an_earlier_one"
-)
-def exact_figures_that_are_forgotten():
-    """A release does not know that an earlier one has exact figures of the same people."""
-    from sottovoce.commands.release_folder import ReleaseFolder
+VERBS = "test_private_users_are_opened_by_no_verb_and_are_in_none_of_its_files"
 
-    ReleaseFolder._note_release = lambda draft, statement: None
+
+@caught_by("unit/commands/test_held_out.py", f"{VERBS}[private]")
+def private_users_who_are_measured_exactly():
+    """Training opens the held-out users of a store, whatever was declared of them."""
+    from sottovoce.commands import stores
+    from sottovoce.data.store import Store
+
+    stores.held_out_of = lambda folder: Store.open(folder, "test", privately=True)
+
+
+@caught_by("unit/commands/test_held_out.py", "test_an_exact_figure_of_private_users_is_asked_for_in_vain")
+def private_users_whom_anyone_opens():
+    """A store gives the held-out users who were declared private to whoever asks."""
+    from sottovoce.data.store import Store
+
+    real = Store.open.__func__
+    Store.open = classmethod(lambda cls, *which, **how: real(cls, *which, **{**how, "privately": True}))
+
+
+@caught_by("unit/commands/test_held_out.py", f"{VERBS}[exact]")
+def exact_users_who_are_not_listed():
+    """The statement of a run does not say that its held-out users are not protected."""
+    from sottovoce.reporting import statement
+
+    statement.EXACT = "as declared"
+
+
+@caught_by("unit/commands/test_held_out.py", "test_an_exact_figure_of_private_users_in_a_release_is_found")
+def exact_figures_in_a_release_that_nobody_sees():
+    """A release may have exact figures of held-out users who were declared private."""
+    from sottovoce.commands import verify_files
+
+    verify_files.exact_figures = lambda release: iter(())
+
+
+@caught_by("unit/data/test_store.py", "test_what_is_declared_of_held_out_users_is_kept[private]")
+def a_declaration_that_is_lost():
+    """A store that was prepared with `--held-out private` says that its held-out users are exact."""
+    from sottovoce.data import prepare
+
+    real = prepare.write_facts
+    prepare.write_facts = lambda folder, facts, *known: real(folder, {**facts, "held_out": "exact"}, *known)
 
 
 # --- files that somebody else wrote ----------------------------------------------------------------------------------
@@ -3108,7 +3144,7 @@ def exact_figures_that_are_forgotten():
 @caught_by("unit/test_files.py", "test_kind_and_size_of_a_file_are_looked_at_before_its_contents[a hole]")
 def files_of_any_size():
     """A file is read before anyone looks at its size."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     real = files._check_plain
     files._check_plain = lambda path, found, most: real(path, found, float("inf"))
@@ -3117,7 +3153,7 @@ def files_of_any_size():
 @caught_by("unit/test_files.py", "test_a_number_that_no_file_has_is_no_json[1e999]")
 def numbers_that_are_none():
     """What a reader of JSON takes for infinity comes through as a number."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files._finite = float
 

@@ -14,7 +14,8 @@ import pytest
 from watching_world import ARTEFACTS, make_files, play, watching
 
 import sottovoce
-from sottovoce.runs.baselines import Baselines, Score
+from scores import score
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import Lines
 from sottovoce_evidence.files import pretty, sealed
@@ -141,7 +142,7 @@ def test_state_and_time_left_are_known_at_once(shown, tmp_path):
 
 def test_values_are_shown_under_the_pointer(shown, tmp_path):
     run = make_files(tmp_path / "run", planned=60)
-    found = Baselines(start="base english", token=".", constant=Score(9, 0.05, 0.1, 0.15, math.inf))
+    found = Baselines(start="base english", token=".", constant=score(9, 0.05, 0.1, 0.15, math.inf))
     RunFolder(run).baselines_file.write_bytes(pretty(sealed(found.to_json())))
     with watching(run) as address:
         page = shown(address)

@@ -22,10 +22,10 @@ from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
 from sottovoce.data.store import Store
-from sottovoce.runs.record import of_held_out
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
-from sottovoce_evidence.ledger import Entry, Ledger, StoreLedger
 
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "release", "report")
 SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words", "bits_per_byte", "bytes"}
@@ -631,7 +631,7 @@ def test_evaluate_uses_the_held_out_users_of_the_runs_own_store(sotto: Sotto, wo
     assert 0 <= scores["top1"] <= scores["top3"] <= scores["top5"] <= 1
     baselines, found = scores["baselines"], {name: value for name, value in scores.items() if name != "baselines"}
     assert 0 < baselines["unigram"]["top1"] <= baselines["constant"]["top1"]
-    assert of_held_out(found) == read_lines(world.run / "record.jsonl")[-1]["evaluation"]
+    assert Evaluation.from_json(found).public.to_json() == read_lines(world.run / "record.jsonl")[-1]["evaluation"]
     assert sotto("evaluate", world.run, "--store", world.store, "--split", "test", "--json").json() == scores
 
 

@@ -17,7 +17,8 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.evaluation.prediction import evaluate
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.local.update import User
 from sottovoce.models.lstm import LSTM

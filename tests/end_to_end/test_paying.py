@@ -22,16 +22,16 @@ from sottovoce.commands import train
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import WEIGHTS, RunFolder
-from sottovoce.runs.record import of_held_out
+from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.training.read_ahead import ReadAhead
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import BudgetExhausted, SottoError
-from sottovoce_evidence.ledger import Ledger, StoreLedger
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement_text import prose
 
@@ -387,7 +387,7 @@ def test_the_public_record_holds_nothing_exact_about_the_cohort(recipe, tmp_path
     measured = [line["evaluation"] for line in lines if "evaluation" in line]
     assert measured
     for evaluation in measured:  # of held-out people, who are not protected, no more than is needed
-        assert evaluation == of_held_out(evaluation)
+        assert evaluation == Evaluation.from_json(evaluation).public.to_json()
 
 
 def test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before(recipe, store, tmp_path, monkeypatch):

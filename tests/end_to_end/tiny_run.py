@@ -11,6 +11,7 @@ import pytest
 import sottovoce
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
+from sottovoce.data.store import store_facts, write_facts
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce_evidence.recipe import Recipe
 
@@ -31,6 +32,12 @@ def make_store(
     out = folder / name
     prepare([corpus], out, Vocabulary.from_words(WORDS), Grouping(tokens_per_user=16, test_users=0.1))
     return out
+
+
+def declare(store: Path, held_out: str) -> Path:
+    """Declare held-out users anew, as `prepare --held-out` would have done."""
+    write_facts(store, {**store_facts(store), "held_out": held_out})
+    return store
 
 
 def make_recipe(store: Path) -> Recipe:

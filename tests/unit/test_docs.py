@@ -13,7 +13,7 @@ from small_world import call
 
 from sottovoce.cli.main import app
 from sottovoce.commands.train import Progress
-from sottovoce.evaluation.prediction import Evaluation
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.models.registry import KINDS, defaults
 
 ROOT = Path(__file__).parents[2]

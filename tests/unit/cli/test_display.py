@@ -11,6 +11,7 @@ import sys
 import pytest
 from rich.cells import cell_len
 
+from scores import score
 from sottovoce.cli import display
 from sottovoce.cli.display import (
     gentle_stop,
@@ -23,8 +24,8 @@ from sottovoce.cli.display import (
     shown_epsilon,
 )
 from sottovoce.commands.train import Progress
-from sottovoce.evaluation.prediction import Evaluation
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.runs.baselines import Baselines
 
 
 def test_a_cost_is_rounded_up_and_what_was_shown_down():
@@ -109,7 +110,7 @@ def test_rounds_are_shown_as_lines_where_there_is_no_terminal(capsys):
     assert capsys.readouterr().err == "audit: 3 of 3\n"
 
 
-BASELINES = Baselines("base english", Score(200, 0.117, 0.2, 0.3, 180.0), "text", ".", Score(200, 0.05, 0.1, 0.2, 1.0))
+BASELINES = Baselines("base english", score(200, 0.117, 0.2, 0.3, 180.0), "text", ".", score(200, 0.05, 0.1, 0.2, 1.0))
 SCORES = Evaluation(200, 900, 0.123, 0.2, 0.3, 0.1, 210.0, 200.0, 0.05)
 
 

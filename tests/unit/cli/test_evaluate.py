@@ -11,7 +11,7 @@ from sottovoce.cli.evaluate import Measures, Private, Texts, _private_rows, _row
 from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.private_evaluation import PrivateEvaluation
 from sottovoce.evaluation.breakdown import Breakdown
-from sottovoce.evaluation.prediction import Evaluation
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
@@ -77,10 +77,10 @@ def test_private_settings_are_named_by_their_options(refusal):
 def test_private_figures_are_shown_with_their_noise_and_what_they_cost():
     terms = Terms(2.0, 1e-6, 2.2, 100, 18.4)
     hidden = PrivateAccuracy(terms=terms, users=3, targets=10)
-    assert _private_rows(PrivateEvaluation(hidden, 2.0, 1, False))["top-1 of these people"] == "hidden"
+    assert _private_rows(PrivateEvaluation(hidden, 2.0, 1, False, "private"))["top-1 of these people"] == "hidden"
     found = replace(hidden, top1=0.15, top1_noise=0.004, top1_within=0.01, perplexity=90.0)
     found = replace(found, perplexity_low=80.0, perplexity_high=100.0)
-    rows = _private_rows(PrivateEvaluation(found, 2.7, 2, False))
+    rows = _private_rows(PrivateEvaluation(found, 2.7, 2, False, "private"))
     assert rows["top-1 of these people"] == "15.00% ± 0.40"
     assert rows["top-1 of people like them (95%)"] == "15.00% ± 1.00"
     assert rows["perplexity, losses cut off"] == "90 (80 to 100), at 18.4"

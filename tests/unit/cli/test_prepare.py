@@ -54,6 +54,18 @@ def test_words_are_counted_in_public_text_alone(tmp_path):
         words.text_to_count(public, Grouping())
 
 
+@pytest.mark.parametrize(("given", "held_out"), [([], "exact"), (["--held-out", "private"], "private")])
+def test_prepare_says_what_it_took_of_held_out_users(tmp_path, capsys, given, held_out):
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"user": n, "text": "tea and milk"}) + "\n" for n in range(30))
+    )
+    with pytest.raises(SystemExit) as ended:
+        main(["prepare", str(tmp_path / "c.jsonl"), "--out", str(tmp_path / "store"), *given])
+    assert ended.value.code == 0
+    assert f"held-out users are declared {held_out}: " in capsys.readouterr().out
+    assert json.loads((tmp_path / "store" / "store.json").read_text())["held_out"] == held_out
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [

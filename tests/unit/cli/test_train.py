@@ -13,12 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from scores import score
 from sottovoce.cli.options import Processes
 from sottovoce.cli.train import confirm, print_result, shorter, show_forecast
 from sottovoce.commands.forecast import Declined, Forecast
 from sottovoce.planning.expectation import Expectation
 from sottovoce.planning.grid import Choice
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.baselines import Baselines
 
 TRAIN = "sottovoce.commands.train.train"
 TRAFFIC = {"down": 2e6, "up": 1e6, "round": 3e8, "total": 6e9}
@@ -82,7 +83,7 @@ def test_a_finished_run_shows_its_cost_and_the_next_step(result, capsys, tmp_pat
 
 
 def test_baselines_are_shown_and_a_model_that_is_no_better_is_called_so(result, capsys):
-    start, constant = Score(200, 0.117, 0.2, 0.3, 180.0), Score(200, 0.05, 0.1, 0.15, None)
+    start, constant = score(200, 0.117, 0.2, 0.3, 180.0), score(200, 0.05, 0.1, 0.15, None)
     print_result(result(baselines=Baselines("base english", start, "text", ".", constant)), json=False)
     page = capsys.readouterr().out
     for words in ("the start, base english", "11.70%, 180", "always “.”", "5.00%"):

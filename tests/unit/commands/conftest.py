@@ -76,7 +76,7 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
         key = signature.owner_key()
         signer = signature.fingerprint(key.public_key())
         draft = release_folder.ReleaseFolder(run, out, release_folder.Publication(), signer)
-        draft._note_release(draft.write(out, ()))
+        draft.write(out, ())
         signature.sign_folder(out, key, signature.RELEASE)
         return out
 

@@ -14,9 +14,7 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce_evidence.accounting import HeldOutSums
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import EVALUATION, StoreLedger
 from tokenizer_examples import byte_level
 
 
@@ -26,36 +24,22 @@ def test_runs_on_one_store_are_measured_on_the_same_users(run, begun, store):
     assert [one.name for one in found.runs] == ["run", "other"]
     assert [one.statement.private for one in found.runs] == [True, False]
     assert found.runs[0].evaluation == found.runs[1].evaluation
-    assert "targets" not in found.runs[0].evaluation  # how much held-out people wrote is not published
+    assert not found.runs[0].evaluation.targets  # how much held-out people wrote is not published
     assert found.runs[0].spread is None
 
 
 def test_how_single_users_fare_is_internal_and_users_are_limited(run, store):
     found = compare_runs([run.path], users=2, internal=True).runs[0]
     assert found.spread
-    assert found.evaluation["users"] == 2
-    assert (
-        compare_runs([run.path], users=0, internal=True).runs[0].evaluation["users"] == Store.open(store, "test").users
-    )
+    assert found.evaluation.users == 2
+    assert compare_runs([run.path], users=0, internal=True).runs[0].evaluation.users == Store.open(store, "test").users
 
 
-def test_exact_figures_of_people_who_paid_for_private_ones_are_for_the_owner(run, store, monkeypatch, tmp_path):
-    def written(found):
-        write_comparison(found, page := tmp_path / "page.html")
-        return stat.S_IMODE(page.stat().st_mode)
-
+def test_an_internal_page_is_for_the_owner(run, monkeypatch, tmp_path):
     monkeypatch.setattr(compare, "render_comparison", lambda comparison: "a page")
-    before = compare_runs([run.path], users=2)
-    assert (before.notes, written(before)) == ([], 0o644)
-    StoreLedger(store / "ledger.jsonl").charge(EVALUATION, "private evaluation", HeldOutSums(2.0, 16), 1)
-    after = compare_runs([run.path], users=2)
-    ((title, text),) = after.notes
-    assert title == "For the owner alone"
-    assert "they paid for a private accuracy, or the store that would tell is gone: do not publish" in text
-    assert written(after) == 0o600
-    store.rename(store.with_name("gone"))
-    gone = compare_runs([run.path])
-    assert (gone.notes[-1], written(gone)) == ((title, text), 0o600)
+    for internal, mode in ((False, 0o644), (True, 0o600)):
+        write_comparison(compare_runs([run.path], users=2, internal=internal), page := tmp_path / "page.html")
+        assert stat.S_IMODE(page.stat().st_mode) == mode
 
 
 def test_a_run_on_another_store_is_not_measured_with_the_others(run, begun, tmp_path):
@@ -118,10 +102,10 @@ def test_a_base_is_measured_on_the_users_of_the_run_and_has_a_row(run, monkeypat
     found = compare_runs([run.path, "english"])
     measured = found.runs[0].evaluation
     assert measured is not None
-    assert found.bases["base english"].top1 == measured["top1"]
+    assert found.bases["base english"].top1 == measured.top1
     (row,) = [row for row in found.rows() if row["Run"] == "base english"]
     assert (row["ε"], row["Measured on"]) == ("public text", "the same users")
-    assert found.to_json()["baselines"]["base english"]["perplexity"] == measured["perplexity"]
+    assert found.to_json()["baselines"]["base english"]["perplexity"] == measured.perplexity
 
 
 @pytest.mark.slow
@@ -129,7 +113,7 @@ def test_runs_of_different_tokens_are_measured_on_the_same_people(run, begun, in
     other = begun("other", data={"store": str(in_pieces)})
     found = compare_runs([run.path, other.path], words=5)
     assert [one.evaluation is not None for one in found.runs] == [True, True]
-    assert found.runs[1].evaluation["words"] == 5
+    assert found.runs[1].evaluation.words == 5
     assert (found.same_tokens, found.same_words) == (False, False)
     assert {title for title, _ in found.notices()} >= {"Different tokens"}
     assert not any(title in ("Not the same users", "Less text") for title, _ in found.notices())

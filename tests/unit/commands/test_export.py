@@ -198,7 +198,7 @@ def test_accuracy_counts_words_and_not_the_unknown_one(run, tmp_path, monkeypatc
     save(run, 1, words)
     red = WORDS.size - 2
     assert WORDS.text_of(red) == "red"
-    monkeypatch.setattr(export.Store, "open", lambda folder, split: Users())
+    monkeypatch.setattr(export, "held_out_users", lambda recipe, run: Users())
     monkeypatch.setattr(convert, "open_session", lambda contents: contents)
     monkeypatch.setattr(
         convert, "run_session", lambda graph, tokens, state: [np.eye(words.size)[[graph] * len(tokens)]]

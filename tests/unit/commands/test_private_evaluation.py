@@ -10,33 +10,29 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from tiny_run import make_store
+from tiny_run import declare
 
 from power_cut import FullDisk
-from sottovoce.commands import convert, export, private_evaluation, release_folder
-from sottovoce.commands.model_folder import ModelFolder
-from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, may_show_exact, private_accuracy
-from sottovoce.commands.report import report_run
+from sottovoce.commands import private_evaluation
+from sottovoce.commands.private_evaluation import FOLDER, evaluate_privately, private_accuracy
 from sottovoce.data.store import Store
 from sottovoce.evaluation.private_prediction import BoundedCounts
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
-from sottovoce.reporting import sentences
-from sottovoce.runs.baselines import Baselines, Score
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.secrets import Secrets
-from sottovoce.web.watch.follow import Follower
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence import accounting, files
 from sottovoce_evidence.accounting import HeldOutSums
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.files import sealed
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.private_accuracy import Terms
-from sottovoce_evidence.release import exact_figures
-from sottovoce_evidence.statement import EXACT_ACCURACY, Statement
+from sottovoce_evidence.statement import EXACT_ACCURACY
 from sottovoce_evidence.verify import _held_out, verify_release
 
 CLEAR = NoisySums((3_000, 1_000, 1_000, 15_000), 2_560_000, (600, 3_000, 20_000), 400)
+
+
+@pytest.fixture
+def store(store):
+    return declare(store, "private")
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +67,7 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(run, store, monkeypatch
     found = evaluate_privately(run.path, epsilon=2.0, delta=1e-5)
     ((charges, users, event),) = seen
     assert charges == [(event, 1)]
-    assert users == Store.open(store, "test").users
+    assert users == Store.open(store, "test", privately=True).users
     assert event == found.accuracy.terms.event == HeldOutSums(found.accuracy.terms.noise_multiplier, 16)
     assert accounting.epsilon([(event, 1)], 1e-5) <= 2.0
     assert accounting.epsilon([(event, 1)], 1e-5) == found.epsilon_held_out
@@ -201,64 +197,6 @@ def test_a_release_says_the_private_accuracy(run, store, clear, released):
     )
 
 
-KINDS = (".json", ".jsonl", ".md", ".html", ".toml")
-MEASURED = {"users": 40, "top1": 0.1234, "top3": 0.2345, "top5": 0.3456, "perplexity": 77.7}
-
-
-def test_a_release_with_a_private_accuracy_has_no_exact_figure_of_held_out_users(run, clear, released):
-    run.record.append({"round": 0, "evaluation": MEASURED})
-    baselines = Baselines(token="the", constant=Score(40, 0.1357, 0.2468, 0.3579, None))
-    run.write_json(run.baselines_file, sealed(baselines.to_json()))
-    exact = ("0.1234", "12.3", "77.7", "0.1357", "13.6")
-
-    def files_with_them(release):
-        texts = {file.name: file.read_text(errors="ignore") for file in release.iterdir() if file.suffix in KINDS}
-        return {name for name, text in texts.items() if any(figure in text for figure in exact)}
-
-    before = released(run)
-    assert files_with_them(before) == {"record.jsonl", "baselines.json", "README.md"}
-    assert len(list(exact_figures(RunFolder.of_release(before)))) == 2
-    evaluate_privately(run.path, epsilon=2.0)
-    release = released(run, "private release")
-    assert not files_with_them(release)
-    assert not list(exact_figures(RunFolder.of_release(release)))
-    assert json.loads((release / "record.jsonl").read_text()) == {"round": 0}
-    assert not (release / "baselines.json").exists()
-
-
-@pytest.fixture
-def without(begun):
-    """A run without a guarantee on the same people."""
-    other = begun("without", privacy={"mode": "none"})
-    other.record.append({"round": 0, "evaluation": MEASURED})
-    return other
-
-
-@pytest.mark.parametrize("seed", [0, 4], ids=["of the same people", "of others"])
-def test_beside_another_store_in_the_place_of_theirs_no_exact_figure_is_shown(
-    run, without, store, clear, tmp_path, seed
-):
-    """It has no charge of them. Of a run that charged nobody, only what its store held tells the two apart."""
-    run.record.append({"round": 0, "evaluation": MEASURED})
-    assert may_show_exact(run)
-    assert may_show_exact(without)
-    evaluate_privately(run.path, epsilon=2.0)
-    store.rename(tmp_path / "theirs")
-    (tmp_path / "new").mkdir()
-    make_store(tmp_path / "new", seed=seed).rename(store)
-    for each in [run, without] if seed else [run]:
-        assert not may_show_exact(each)
-        assert "12.3" not in report_run(each.path).read_text()
-        assert "0.1234" not in str(Follower([each.path], may_show_exact).poll())
-
-
-def test_erased_secrets_of_a_run_that_charged_nobody_leave_nothing_that_tells(run, without):
-    for each in (run, without):
-        Secrets.erase(each.secrets)
-    assert may_show_exact(run)
-    assert not may_show_exact(without)
-
-
 def test_a_delta_that_gives_a_user_away_is_refused(run, store, monkeypatch):
     monkeypatch.setattr(private_evaluation, "coarse_count", lambda users: 600_000)
     with pytest.raises(SottoError, match="about 600,000"):
@@ -266,67 +204,15 @@ def test_a_delta_that_gives_a_user_away_is_refused(run, store, monkeypatch):
     assert not paid(store)
 
 
-def test_a_later_model_on_the_same_people_has_no_exact_figure_either(run, begun, store, clear, released):
-    """An exact figure of another model would void what held-out users were promised; so would that of a lost answer."""
-    other = begun("other", run={"seed": 7})
-    other.record.append({"round": 0, "evaluation": MEASURED})
-    evaluate_privately(run.path, epsilon=2.0)
-    release = released(other)
-    assert "private_accuracy" not in json.loads((release / "privacy.json").read_text())
-    assert json.loads((release / "record.jsonl").read_text()) == {"round": 0}
-    assert not (release / "baselines.json").exists()
-    readme = (release / "README.md").read_text()
-    assert "No accuracy on held-out users is released." in readme
-    assert "12.3" not in readme
-    assert "private" in release_folder.ReleaseFolder(other, release, release_folder.Publication(), "").notes[0]
-
-
-BEFORE = "Exact figures of the same people were published before."
-
-
-def says_before(release):
-    """Does a release say that exact figures were published before? It must then say that nothing covers them."""
-    statement = json.loads((release / "privacy.json").read_text())
-    assert not list(sentences.faults(RunFolder.of_release(release), Statement.from_json(statement)))
-    found = BEFORE in statement["prose"]
-    assert found == (EXACT_ACCURACY in statement["not_covered"]) == (BEFORE in (release / "README.md").read_text())
-    return found
-
-
-def test_a_release_does_not_deny_the_exact_figures_of_an_earlier_one(run, begun, clear, released):
-    """Of the same run, or of any other on the same store."""
-    other = begun("other", run={"seed": 7})
-    run.record.append({"round": 0, "evaluation": MEASURED})
-    released(run)
-    for each in (run, other):
-        evaluate_privately(each.path, epsilon=2.0)
-        draft = release_folder.ReleaseFolder(each, each.path, release_folder.Publication(), "")
-        assert any("were published before" in note for note in draft.notes)
-        assert says_before(released(each, "second release"))
-
-
-def test_a_release_after_one_without_exact_figures_says_nothing_of_them(run, clear, released):
-    run.record.append({"round": 0, "evaluation": MEASURED})
-    evaluate_privately(run.path, epsilon=2.0)
-    assert not says_before(released(run))
-    Secrets.erase(run.secrets)
-    assert not says_before(released(run, "further copy"))
-
-
-def test_an_earlier_release_of_which_nothing_is_known_counts_as_exact(run, store, clear, released):
-    evaluate_privately(run.path, epsilon=2.0)
-    Secrets.erase(run.secrets)
-    assert says_before(released(run))
-
-
-@pytest.mark.parametrize("who", [0, 1], ids=["nobody paid", "they paid"])
-def test_an_export_has_no_exact_figure_of_people_who_paid_for_a_private_one(run, store, clear, monkeypatch, who):
-    monkeypatch.setattr(convert, "open_session", lambda contents: contents)
-    monkeypatch.setattr(convert, "run_session", lambda graph, tokens, state: [np.ones((len(tokens), 3))])
-    if who:
-        evaluate_privately(run.path, epsilon=2.0)
-    found = export._accuracy(ModelFolder.open(run.path), {"top1": b""})
-    assert (found["top1"] is None) == bool(who)
+def test_on_users_who_are_declared_exact_a_private_figure_protects_nobody_and_says_so(store, begun, clear, released):
+    """They may be asked for one, and pay. A release has their exact figures, and does not claim the other."""
+    declare(store, "exact")
+    run = begun()
+    assert evaluate_privately(run.path, epsilon=2.0).is_undone
+    assert paid(store)
+    statement = json.loads((released(run) / "privacy.json").read_text())
+    assert "private_accuracy" not in statement
+    assert "held_out" in statement["not_covered"]
 
 
 @pytest.mark.slow

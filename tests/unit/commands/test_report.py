@@ -6,15 +6,12 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
-from sottovoce_evidence.accounting import HeldOutSums, SampledGaussian
-from sottovoce_evidence.ledger import EVALUATION, StoreLedger
-from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
+from sottovoce.runs.ledger import StoreLedger
+from sottovoce_evidence.accounting import SampledGaussian
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
 
@@ -34,32 +31,12 @@ def test_an_internal_page_is_for_the_owner_alone(run):
     assert not run.report_file.exists()
 
 
-def test_the_page_of_a_release_with_a_private_accuracy_has_no_exact_figure(run):
-    measured = {"users": 40, "top1": 0.1234, "top3": 0.2345, "top5": 0.3456, "perplexity": 77.7}
-    run.record.append({"round": 0, "epsilon": 0.0, "evaluation": measured})
+def test_the_page_of_a_release_says_its_private_accuracy(run):
     accuracy = PrivateAccuracy(terms=Terms(2.0, 1e-6, 2.2, 100, 18.4), users=310, targets=9, top1=0.1, top1_within=0.1)
-    private = replace(read_statement(run), private_accuracy=accuracy, epsilon_held_out=2.0)
-    assert "12.3%" in report_run(run.path).read_text()
+    private = replace(read_statement(run), held_out="private", private_accuracy=accuracy, epsilon_held_out=2.0)
     text = report_run(run.path, statement=private).read_text()
-    assert not [figure for figure in ("12.3", "77.7") if figure in text]
     assert "top-1 10.00% ± 10.00 points" in text
-
-
-@pytest.mark.parametrize("paid", [False, True], ids=["nobody paid", "they paid"])
-def test_a_public_page_has_no_exact_figure_of_people_who_paid_for_a_private_one(run, begun, store, monkeypatch, paid):
-    seen = []
-    monkeypatch.setattr(report, "render", lambda evidence: seen.append(evidence) or "a page")
-    monkeypatch.setattr(report, "_costs", lambda run, other, model: {"some": "costs"})
-    other = begun("other")
-    for each in (run, other):
-        each.record.append({"round": 0, "epsilon": 0.0, "evaluation": {"users": 40, "top1": 0.1234}})
-    if paid:
-        StoreLedger(store / "ledger.jsonl").charge(EVALUATION, "private evaluation", HeldOutSums(2.0, 16), 1)
-    report_run(run.path, other=other.path)
-    report_run(run.path, other=other.path, internal=True)
-    shown = [bool(each.costs and each.baselines and "0.1234" in str((each.record, each.other))) for each in seen]
-    assert shown == [not paid, True]
-    assert ("0.1234" in str(seen[0])) == (not paid)
+    assert "Held-out users were declared private: no exact figure of them is computed." in text
 
 
 def test_two_runs_in_the_same_words_are_measured_on_the_same_users(run, begun, monkeypatch):
@@ -79,17 +56,6 @@ def test_nothing_is_measured_where_there_are_no_held_out_users(run, begun, store
     other = begun("other")
     store.rename(store.with_name("gone"))
     assert report._costs(run, other, None) is None
-
-
-def test_a_page_for_others_has_no_exact_figure_where_the_store_that_would_tell_is_gone(run, store, monkeypatch):
-    seen = []
-    monkeypatch.setattr(report, "render", lambda evidence: seen.append(evidence) or "a page")
-    run.record.append({"round": 1, "evaluation": {"top1": 0.1234}})
-    report_run(run.path)
-    store.rename(store.with_name("gone"))
-    report_run(run.path)
-    report_run(run.path, internal=True)
-    assert [(each.exact, "0.1234" in str(each.record)) for each in seen] == [(True, True), (False, False), (True, True)]
 
 
 def test_the_total_of_a_store_is_the_one_of_today(run, begun, store):

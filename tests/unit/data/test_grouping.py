@@ -22,6 +22,8 @@ from sottovoce_evidence.errors import SottoError
         ({"test_users": -0.1}, r"test_users=-0.1 must be in \[0, 1\)"),
         ({"test_users": float("nan")}, r"test_users=nan must be in \[0, 1\)"),
         ({"split_key": ""}, "split_key is empty"),
+        ({"held_out": "noised"}, "held_out='noised' must be 'exact' or 'private'"),
+        ({"held_out": "private", "plain_text": True}, "plain text has none"),
     ],
 )
 def test_settings_have_ranges(settings: dict, message: str) -> None:

@@ -12,7 +12,7 @@ from sottovoce.data import store as store_module
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect, prepare
 from sottovoce.data.rows import Rows
-from sottovoce.data.store import Store, made_up_names, write_store
+from sottovoce.data.store import Store, held_out_of, made_up_names, write_store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import pretty, sealed
@@ -31,6 +31,19 @@ def folder(tmp_path: Path) -> Path:
     write_corpus(tmp_path / "c.jsonl", 40)
     prepare(tmp_path / "c.jsonl", tmp_path / "store", WORDS, Grouping(tokens_per_user=6, test_users=0.3))
     return tmp_path / "store"
+
+
+@pytest.mark.parametrize("held_out", ["exact", "private"])
+def test_what_is_declared_of_held_out_users_is_kept(tmp_path: Path, held_out: str) -> None:
+    write_corpus(tmp_path / "c.jsonl", 40)
+    prepare(tmp_path / "c.jsonl", tmp_path / "store", WORDS, Grouping(test_users=0.3, held_out=held_out))
+    write_arrays(tmp_path / "store")
+    assert Store.open(tmp_path / "store").held_out == held_out
+    assert Store.open(tmp_path / "store", "test", privately=True).users
+    assert (held_out_of(tmp_path / "store") is not None) == (held_out == "exact")
+    if held_out == "private":
+        with pytest.raises(SottoError, match="were declared private"):
+            Store.open(tmp_path / "store", "test")
 
 
 def test_memory_store_pads_cuts_and_counts() -> None:

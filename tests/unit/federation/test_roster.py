@@ -8,13 +8,16 @@ import pytest
 
 pytest.importorskip("flwr")
 
+from tiny_run import declare, make_store
+
 from sottovoce.commands import federate
+from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation import keys
 from sottovoce.federation.members import MEMBERS, Members
 from sottovoce.federation.roster import FederationSettings, Roster
+from sottovoce.files import locked
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import locked
 
 WORDS = Vocabulary.from_words(["red", "green"])
 
@@ -42,6 +45,14 @@ def test_a_federation_has_a_roster_keys_and_a_folder_for_each_device(tmp_path):
     # The secret of the coins is drawn on the device: it is not among what the server made.
     assert not list((tmp_path / "f").rglob("coin.secret"))
     assert len({member.public_key for member in roster.members}) == 2
+
+
+@pytest.mark.parametrize("held_out", ["exact", "private"])
+def test_the_server_measures_exactly_whom_their_store_declares_so(tmp_path, held_out):
+    store = declare(make_store(tmp_path), held_out)
+    roster = create(tmp_path / "f", ("phone", 1), vocabulary=Store.open(store).vocabulary, held_out=store)
+    assert roster.as_store().held_out == held_out
+    assert (roster.held_out_users() is not None) == (held_out == "exact")
 
 
 def test_devices_are_told_where_the_server_is(tmp_path):

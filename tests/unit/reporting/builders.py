@@ -9,8 +9,9 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+from scores import score
 from sottovoce.reporting.report import Evidence
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import FORM, SOFTWARE, Statement
 
@@ -99,11 +100,11 @@ SUGGESTIONS = [
 
 BASELINES = Baselines(
     start="base english",
-    start_model=Score(200, 0.117, 0.21, 0.26, 310.2),
+    start_model=score(200, 0.117, 0.21, 0.26, 310.2),
     frequencies="the text of base english",
     token=".",
-    constant=Score(200, 0.051, 0.1, 0.12, math.inf),
-    unigram=Score(200, 0.049, 0.1, 0.12, 1042.0),
+    constant=score(200, 0.051, 0.1, 0.12, math.inf),
+    unigram=score(200, 0.049, 0.1, 0.12, 1042.0),
 )
 
 

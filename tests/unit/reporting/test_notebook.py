@@ -8,23 +8,24 @@ from pathlib import Path
 import builders
 import pytest
 
+from scores import score
 from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.init import FirstRecipe
 from sottovoce.commands.release import Release
 from sottovoce.commands.train import RunResult
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.evaluation.prediction import Evaluation
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.planning.plan import make_plan
 from sottovoce.reporting.compare import Comparison
 from sottovoce.reporting.notebook import PagePath, html_frame, html_table
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.verify import Check, Verification
 
 MEASURED = Evaluation(412, 98_765, 0.123456789, 0.2, 0.3, 0.1, 345.6789, 300.0, 0.05)
 CHECKS = (Check("files", "failed", "x"), Check("signature", "passed", ""))
 WORDS = Vocabulary.from_words(["tea", "milk"])
-CONSTANT = Baselines(token=".", constant=Score(400, 0.05, 0.1, 0.2, None))
+CONSTANT = Baselines(token=".", constant=score(400, 0.05, 0.1, 0.2, None))
 RUN = RunResult(Path("runs/<b>"), 60, "finished", builders.make_statement(), MEASURED, baselines=CONSTANT)
 
 

@@ -7,13 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from sottovoce.runs.baselines import Baselines, Score
+import scores
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import DamagedRun
 
 
-def score(top1: float, perplexity: float | None = 100.0) -> Score:
-    return Score(200, top1, 0.2, 0.3, perplexity)
+def score(top1: float, perplexity: float | None = 100.0) -> Evaluation:
+    return scores.score(200, top1, perplexity=perplexity)
+
+
+def said_of(baselines: Baselines, top1: float, top1_words: float | None = None) -> str | None:
+    return baselines.no_better(replace(score(top1), top1_words=top1_words))
 
 
 FULL = Baselines("base english", score(0.117), "the text of base english", ".", score(0.05, None), score(0.03))
@@ -37,45 +43,45 @@ def test_a_damaged_file_is_named(tmp_path, damaged):
 
 
 def test_a_model_that_is_no_better_is_named_with_the_best_baseline_it_does_not_beat():
-    assert FULL.no_better(0.118) is None
-    assert FULL.no_better(0.117).startswith("the model is no better than the start, base english: top-1 11.70% against")
-    assert "against 11.70%" in FULL.no_better(0.01)
-    assert "sotto plan" in FULL.no_better(0.01)
+    assert said_of(FULL, 0.118) is None
+    assert said_of(FULL, 0.117).startswith("the model is no better than the start, base english: top-1 11.70% against")
+    assert "against 11.70%" in said_of(FULL, 0.01)
+    assert "sotto plan" in said_of(FULL, 0.01)
 
 
 def test_words_that_gain_nothing_are_named_where_all_tokens_gain():
     words = replace(FULL, start_model=replace(score(0.117), top1_words=0.0768))
-    said = words.no_better(0.172, 0.076)
+    said = said_of(words, 0.172, 0.076)
     assert said.startswith(
         "over words alone the model is no better than the start, base english: top-1 7.60% against 7.68%; what it "
         "gained is in punctuation, placeholders and ends of text; what helps: "
     )
-    assert words.no_better(0.172, 0.0769) is None
+    assert said_of(words, 0.172, 0.0769) is None
     # Words that gained, and are still behind another baseline: where the gain is, is not known.
-    behind = replace(words, unigram=replace(score(0.02), top1_words=0.09)).no_better(0.172, 0.08)
+    behind = said_of(replace(words, unigram=replace(score(0.02), top1_words=0.09)), 0.172, 0.08)
     assert behind.startswith("over words alone the model is no better than a unigram")
     assert "what it gained" not in behind
-    assert words.no_better(0.172, None) is None
-    assert words.no_better(0.11, 0.07).startswith("the model is no better than the start, base english: top-1 11.00%")
+    assert said_of(words, 0.172, None) is None
+    assert said_of(words, 0.11, 0.07).startswith("the model is no better than the start, base english: top-1 11.00%")
 
 
 def test_a_model_that_predicts_no_word_is_named_whatever_it_is_compared_with():
     text = "no word that the model suggests first is right: top-1 over words 0.00%; what helps: "
     ends = Baselines(token="<eos>", constant=replace(score(0.0668), top1_words=0.0))
     for baselines in (FULL, Baselines(), ends):
-        assert baselines.no_better(0.172, 0.00004).startswith(text)
-        assert baselines.no_better(0.172, 0.0001) is None
-    said = ends.no_better(0.06684, 0.0)  # as exact as it was measured: the other is rounded
+        assert said_of(baselines, 0.172, 0.00004).startswith(text)
+        assert said_of(baselines, 0.172, 0.0001) is None
+    said = said_of(ends, 0.06684, 0.0)  # as exact as it was measured: the other is rounded
     assert said.startswith("the model is no better than always end of text: top-1 6.68% against 6.68%, and over words")
     assert "a base to start from (`sotto base train` makes one of public text)" in said
 
 
 def test_only_a_run_from_nothing_is_told_of_bases():
     scratch = Baselines(frequencies="the text of base english", constant=score(0.05), token=".")
-    assert scratch.no_better(0.06) is None
-    assert "always “.”: top-1 4.40% against 5.00%" in scratch.no_better(0.044)
-    assert "--from english" in scratch.no_better(0.044)
-    assert "--from" not in FULL.no_better(0.044)
+    assert said_of(scratch, 0.06) is None
+    assert "always “.”: top-1 4.40% against 5.00%" in said_of(scratch, 0.044)
+    assert "--from english" in said_of(scratch, 0.044)
+    assert "--from" not in said_of(FULL, 0.044)
 
 
 def test_the_end_of_a_text_is_called_so():
@@ -85,4 +91,4 @@ def test_the_end_of_a_text_is_called_so():
 
 def test_where_nothing_was_measured_nothing_is_said():
     assert Baselines().scores == {}
-    assert Baselines().no_better(0.0) is None
+    assert said_of(Baselines(), 0.0) is None

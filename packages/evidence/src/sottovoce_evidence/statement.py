@@ -36,9 +36,12 @@ SOFTWARE = ("sottovoce-evidence", "sottovoce", "jax", "dp-accounting", "numpy") 
 FORM = 1  # of a statement: its keys and what they mean
 DIGITS = 4  # of an ε in privacy.json, rounded up
 PRIVATE, UNKNOWN = "private", "unknown"  # what a start was trained on, if not on public text
+# What `sotto prepare` declares of the people that a store holds out. "exact": how well models predict them is measured
+# exactly and may be published; they are not protected. "private": no exact figure of them is computed.
+HeldOut = Literal["exact", "private"]
+EXACT = "exact"  # or PRIVATE
 ROUNDING = 1e-6  # norms are rounded to float32
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
-HeldOut = Literal["exact", "private"]  # may exact figures of held-out users be public?
 AuditResult = Literal["passed", "failed", "not run"]
 Noise = Literal["rounded Gaussians", "Skellam numbers"]
 NotCovered = Literal[
@@ -261,7 +264,7 @@ class RunFacts(Facts, sparse=True):
     practice: bool = False  # the people are synthetic
     owners_per_record: int = 1
     every_record_is_a_user: bool = False
-    held_out: HeldOut = "exact"
+    held_out: HeldOut = EXACT
     epsilon_store: float = math.inf
     relation_store: str | None = None
     store_gone: bool = False
@@ -692,7 +695,7 @@ def not_covered(
     masked = federation is not None and federation.is_masked
     by_server = recipe.federation.noise == "server"
     applies: dict[NotCovered, bool] = {
-        "held_out": facts.held_out == "exact" and facts.private_accuracy is None,
+        "held_out": facts.held_out == EXACT,
         "shared_records": facts.owners_per_record > 1,
         "records_as_users": facts.every_record_is_a_user,
         "philox": generator == "Philox",

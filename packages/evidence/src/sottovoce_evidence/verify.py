@@ -17,8 +17,7 @@ from sottovoce_evidence.accounting.cross_check import dp_accounting_epsilon
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, plain_number
 from sottovoce_evidence.files import CHECKSUM, Facts, Json, as_json, parse_json, read_plain, read_sealed, sha256_of
-from sottovoce_evidence.hash_chain import chained
-from sottovoce_evidence.ledger import RELEASE, read_ledger
+from sottovoce_evidence.ledger import charges_of, read_release
 from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import (
@@ -41,6 +40,8 @@ from sottovoce_evidence.release import (
     shown,
 )
 from sottovoce_evidence.statement import (
+    EXACT,
+    PRIVATE,
     ROUNDING,
     Evidence,
     RunFacts,
@@ -192,7 +193,7 @@ class _Found:
         yield _judged("epsilon", self._second_opinions(evidence, due), f"{cost}, and no accountant contradicts it")
         yield _judged("model", self._model_faults(evidence, due), f"weights and {CARD} fit the recipe")
         yield _judged("record", self._record_faults(evidence, due), "its rounds are those of the recipe")
-        if due.private_accuracy is not None or due.held_out == "private":
+        if due.private_accuracy is not None or due.held_out == PRIVATE:
             yield _judged("held-out users", self._held_out_faults(due), "no exact figure in this folder is of them")
         self._read_readme(evidence, due)
         self.notes += _notes(self.signed, due)
@@ -271,7 +272,10 @@ class _Found:
 
     def _held_out_faults(self, due: Statement) -> Iterator[str]:
         """Exact figures of people who have a guarantee, and an accuracy of theirs that does not fit its noise."""
-        if (self.folder / BASELINES).exists():
+        if due.held_out == EXACT:
+            yield "they have a private accuracy, and were declared to be measured exactly"
+        baselines = self.folder / BASELINES
+        if baselines.exists() and any(isinstance(value, dict) for value in read_sealed(baselines).values()):
             yield f"{BASELINES} has exact figures of them"
         if measured := [line["round"] for line in _lines(self.folder / RECORD) if "evaluation" in line]:
             yield f"{RECORD} has exact figures of them, in round {measured[0]} first"
@@ -306,21 +310,15 @@ class _Found:
 def read_evidence(folder: Path) -> Evidence:
     """Recipe, ledger and facts of a release: each must be as it is written, with nothing beside it."""
     recipe = Recipe.parse(read_plain(folder / RECIPE).decode(), RECIPE)
-    ledger = read_ledger(folder / LEDGER)
-    check_work([line["event"] for line in ledger.lines[1:]])
-    if ledger.kind != RELEASE or ledger.notes or chained_again(ledger.lines) != read_plain(folder / LEDGER):
-        raise SottoError(f"{LEDGER} is not the ledger of a release")
+    run, charges = read_release(folder / LEDGER)
+    check_work([one["event"] for one in charges])
     values = {name: value for name, value in read_sealed(folder / FACTS).items() if name != CHECKSUM}
     facts = RunFacts.from_json(values)
     if other := [path for path, *_ in differences(values, facts.to_json())]:
         raise SottoError(f"{FACTS} has more than its facts: {', '.join(map(shown, other))}")
-    if ledger.runs != (facts.run,):
-        raise SottoError(f"{LEDGER} is that of the run {shown(ledger.runs[0])}, and {FACTS} names {shown(facts.run)}")
-    return Evidence(recipe, [*ledger.spent, *ledger.held_out], facts)
-
-
-def chained_again(lines: list[Json]) -> bytes:
-    return chained([{name: value for name, value in line.items() if name != "check"} for line in lines])
+    if run != facts.run:
+        raise SottoError(f"{LEDGER} is that of the run {shown(run)}, and {FACTS} names {shown(facts.run)}")
+    return Evidence(recipe, charges_of(charges), facts)
 
 
 def accounted(spent: Spent, delta: float) -> list[Accounted]:

@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from sottovoce.data.store import Store
     from sottovoce.data.subwords import Subwords
     from sottovoce.data.vocabulary import Vocabulary
-    from sottovoce.evaluation.prediction import Evaluation, evaluate
+    from sottovoce.evaluation.figures import Evaluation
+    from sottovoce.evaluation.prediction import evaluate
     from sottovoce.evaluation.suggestions import suggest
     from sottovoce.federation.roster import FederationSettings
     from sottovoce.federation.transport import Serving

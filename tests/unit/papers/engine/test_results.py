@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from scores import score
 from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine import render
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Estimate, Evidence, all_of
@@ -27,7 +28,7 @@ def outcome(trial, seed, end, first=0):
     rounds = trial.rounds_of(GPU)
     curve = [(first + at, end * (1 - math.exp(-at / 200)), 120.0) for at in range(20, rounds + 1, 20)]
     heads = {n: [0.0] * 4 + [1.0] + [0.0] * 6 for n in ("10", "50", "100")}
-    evaluation = {"top1": curve[-1][1], "perplexity": 120.0}
+    evaluation = score(20, curve[-1][1], perplexity=120.0)
     run = {"algorithm": trial.changes.run.get("algorithm", "fedavg")}
     noise = {key: value for key, value in trial.changes.privacy.items() if key == "noise_std"}  # a private run has none
     recipe = {"privacy": {"clip_norm": 15.0, "cohort": 2000.0, **noise}, "run": run}

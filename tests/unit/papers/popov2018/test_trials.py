@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from scores import score
 from sottovoce.audit.tails import fit_tail
 from sottovoce.build.assembly import assemble
 from sottovoce.build.mechanism import resolve
@@ -69,7 +70,7 @@ def outcome(trial, texts, *, gained=0.8, seed=0, **facts):
         end,
         trial.user_updates(GPU),
         curve,
-        {"top1": 0.2, "perplexity": users[0]},
+        score(20, 0.2, perplexity=users[0]),
         {},
         [],
         1.0,
@@ -121,7 +122,7 @@ def save_benchmark(results, rounds, last, sent=2e8):
                 1,
                 4,
                 [(number, 0.2, perplexity)],
-                {"top1": 0.2, "perplexity": perplexity},
+                score(20, 0.2, perplexity=perplexity),
                 {},
                 [],
                 1.0,

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from examples import first_of
+from scores import score
 from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.papers.engine import render
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN
@@ -31,7 +32,7 @@ def outcome(trial, seed, end, *, rise=0.0, accuracy=0.15, clients=-0.3):
     losses = [end + math.exp(-at / 2) + max(0, at - 10) / 10 * rise for at in range(1, rounds + 1)]
     losses[9] = end
     curve = [(at, accuracy * at / rounds, math.exp(loss)) for at, loss in enumerate(losses, 1)]
-    evaluation = {"top1": curve[-1][1], "perplexity": curve[-1][2]}
+    evaluation = score(20, curve[-1][1], perplexity=curve[-1][2])
     local = {"local loss": [(at, loss + clients) for at, loss in enumerate(losses, 1)]}
     changes = trial.changes
     recipe = {
@@ -173,7 +174,7 @@ def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):
 def diverging(run, after):
     """The same run without a finite loss after a round, where it is right by chance."""
     curve = [(at, top1, value) if at <= after else (at, 0.9, None) for at, top1, value in run.curve]
-    return replace(run, curve=curve, evaluation={"top1": curve[-1][1], "perplexity": curve[-1][2]})
+    return replace(run, curve=curve, evaluation=score(20, curve[-1][1], perplexity=curve[-1][2]))
 
 
 @pytest.mark.parametrize(("clients", "verdict"), [(-0.3, HOLDS), (0.01, OPEN), (0.3, FAILS)])

@@ -37,9 +37,9 @@ from sottovoce_evidence.files import Json as JsonObject
 if TYPE_CHECKING:
     from sottovoce.commands.evaluate import Measured
     from sottovoce.commands.private_evaluation import PrivateEvaluation
+    from sottovoce.evaluation.figures import Evaluation
     from sottovoce.evaluation.fine_tuning import FineTuningGain
     from sottovoce.evaluation.keystrokes import KeystrokeSaving
-    from sottovoce.evaluation.prediction import Evaluation
 
 
 @Parameter(name="*")
@@ -157,7 +157,6 @@ def evaluate(
         rounds_so_far,
         start_at_hand,
     )
-    from sottovoce.commands.private_evaluation import have_paid
     from sottovoce.data.grouping import Grouping
     from sottovoce.evaluation.prediction import averages, observed
     from sottovoce.evaluation.word_prediction import WORDS
@@ -184,9 +183,7 @@ def evaluate(
         if public is not None:
             found_public = evaluate_run(run, public, extra=replace(extra, personalise=None))
             average = averages([found.evaluation, found_public.evaluation])
-        # No exact figure that was not asked for of people who paid for a private one.
-        beside_start = other is None and not have_paid(users)
-        started = evaluate_start(run, users, extra) if beside_start else None
+        started = None if other else evaluate_start(run, users, extra)
     baselines = public_baselines(users, run)
     typed = {}
     if measures.shown:
@@ -235,7 +232,7 @@ def evaluate(
         print_columns("Evaluation", {run.name: rows, other.name: _rows(found.other)})
     else:
         print_table(title, rows)
-    if beside_start and not started and (initial := start_at_hand(run)):
+    if not other and not started and (initial := start_at_hand(run)):
         print(f"what it started from, on the same users: sotto evaluate {run} --beside {initial}")
     _print_parts(parts, run.name, other.name if other else "")
     if found.personalised:
@@ -271,6 +268,11 @@ def _evaluate_privately(run: Path, store: Path | None, private: Private, json: b
     if found.kept:
         print("Paid for before: this is the answer of then, and nothing was charged.")
     print("These figures may be published, with their ε and δ. Held-out users are others than those trained on.")
+    if found.is_undone:
+        log(
+            "warning: the held-out users of this store were declared exact: a release has exact figures of them, which "
+            "undo what they paid for. Prepare the store with --held-out private to protect them"
+        )
 
 
 def _private_rows(found: PrivateEvaluation) -> dict[str, str]:

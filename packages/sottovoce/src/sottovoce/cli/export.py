@@ -46,7 +46,7 @@ def _rows(manifest: JsonObject, out: Path) -> dict[str, str]:
     if smaller:
         rows[f"{graphs} in float32"] = _sizes(smaller["bytes_float32"].values())
         rows["largest difference with 8 bits"] = f"{smaller['largest_difference']:.2g}"
-        accuracy = "not measured: no held-out users at hand, or they paid for a private accuracy"
+        accuracy = "not measured: no held-out users at hand, or they were declared private"
         if smaller["top1"] is not None:
             scores = f"{smaller['top1']:.2%}, {smaller['top1_float32']:.2%}"
             accuracy = f"{scores} (about {count_of(smaller['users'], 'held-out user')})"

@@ -39,7 +39,7 @@ class Creation:
     tokenizer: Annotated[str | None, option("Not words: a tokenizer.json, bytes or characters.")] = None
     tokens_per_user: Annotated[int, option("Length to which every user's text is cut.")] = 1600
     context_values: ContextValues = ()
-    held_out: Annotated[Path | None, option("A store to evaluate on; its users are not protected.")] = None
+    held_out: Annotated[Path | None, option("A store to evaluate on: its held-out users, if declared exact.")] = None
 
 
 @Parameter(name="*")

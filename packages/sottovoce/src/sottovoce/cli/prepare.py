@@ -44,6 +44,10 @@ class Grouped:
     tokens_per_user: Annotated[int, option("Cut users to this many.")] = 1600
     test_users: Annotated[float, option("Share of users, whole, to hold out for evaluation.")] = 0.1
     split_key: Annotated[str, option("Key of the hash that decides who is held out.")] = "sottovoce"
+    held_out: Annotated[
+        Literal["exact", "private"],
+        option("Figures of those held out: exact and public, or with noise alone (evaluate --private-epsilon)."),
+    ] = "exact"
     plain_text: Annotated[Flag, option("Public text without users: no private run may train on it.")] = False
     owners_per_record: Annotated[int, option("Drop records that more users own; others count for each.")] = 1
     every_record_is_a_user: Annotated[Flag, option("Each record is another person's, not a message's id.")] = False
@@ -186,6 +190,10 @@ _NAMES = {
     "single_record_users": "users with one record",
 }
 _MOST_NAMED = 4  # files
+_HELD_OUT = {
+    "exact": "how well models predict them is measured exactly, and may be published; they are not protected",
+    "private": "no exact figure of them is computed; `sotto evaluate --private-epsilon` measures them with noise",
+}
 # Not shown where there are none.
 _MISTAKES = (
     "records_dropped",
@@ -253,6 +261,7 @@ def prepare(
     if grouped.plain_text:
         print(f"next: sotto base train {out} --out BASE")
         return
+    print(f"held-out users are declared {grouped.held_out}: {_HELD_OUT[grouped.held_out]}")
     print(f"next: sotto init {out} --out mine.toml")
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -277,7 +278,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"
         for name, score in result.baselines.scores.items() if result.baselines else ():
-            perplexity = "" if score.perplexity is None else f", {score.perplexity:.4g}"
+            perplexity = f", {score.perplexity:.4g}" if isfinite(score.perplexity) else ""
             rows[f"  {name}"] = f"{score.top1:.2%}{perplexity}"
         if scores.top1_words is not None:
             start = result.baselines.start_model if result.baselines else None
@@ -291,7 +292,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         if "frozen" in sent:
             rows["  once, before"] = f"{sent['frozen']}: what is not trained"
     print_table(f"Run {result.path}", rows)
-    if scores and result.baselines and (sentence := result.baselines.no_better(scores.top1, scores.top1_words)):
+    if scores and result.baselines and (sentence := result.baselines.no_better(scores)):
         print(f"note: {sentence}")
     if result.epsilon_realised is not None:
         shown = f"ε = {shown_epsilon(result.epsilon_realised)} for the rounds that users joined"

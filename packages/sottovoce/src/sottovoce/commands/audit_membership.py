@@ -60,7 +60,8 @@ def audit_membership(
     model = ModelFolder.open(run.path).model
     store, held_out = open_users(recipe, run)
     if held_out is None:
-        raise SottoError(f"{store.path} has no held-out users to compare with; prepare it with --test-users 0.1")
+        lacks = "has no held-out users to compare with, or they were declared private"
+        raise SottoError(f"{store.path} {lacks}; prepare it with --test-users 0.1")
     audited = _Audited.choose(store, held_out, users, Secrets.seeded(seed, "audit of membership"))
     membership.check_users(len(audited.inside), len(audited.outside))
     losses = audited.losses(model)

@@ -11,11 +11,10 @@ from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.demo import demo_texts, demo_vocabulary
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
-from sottovoce.evaluation.baselines import Frequencies, Measured, Unigram, evaluate_baselines
+from sottovoce.evaluation.baselines import BaselineEvaluations, Frequencies, Unigram, evaluate_baselines
 from sottovoce.evaluation.keystrokes import KeystrokeSaving, count_keystrokes, saving
-from sottovoce.evaluation.prediction import Evaluation, evaluate
-from sottovoce.runs.baselines import Baselines, Score
-from sottovoce.runs.record import of_held_out
+from sottovoce.evaluation.prediction import evaluate
+from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence import bases
 from sottovoce_evidence.recipe import Recipe
 
@@ -32,18 +31,18 @@ def measure_baselines(recipe: Recipe, start: Start, test: Store | None) -> Basel
     if test is None or not rows:
         return Baselines(start.name)
     frequencies = public_frequencies(test.vocabulary, recipe.model.initial)
-    found = Baselines(start.name, _score(evaluate(start.model, test, rows)) if start.facts else None)
+    found = Baselines(start.name, evaluate(start.model, test, rows).public if start.facts else None)
     token, constant, unigram = evaluate_baselines(frequencies, test, rows, listed=has_public_order(test))
     return replace(
         found,
         frequencies=frequencies.source if frequencies else None,
         token=test.vocabulary.text_of(token),
-        constant=_score(constant),
-        unigram=_score(unigram) if unigram else None,
+        constant=constant.public,
+        unigram=unigram.public if unigram else None,
     )
 
 
-def public_baselines(users: Store, run: str | Path | None = None) -> Measured:
+def public_baselines(users: Store, run: str | Path | None = None) -> BaselineEvaluations:
     """The baselines on all of some users. `run`: whose words these are, or the base that has them."""
     frequencies, listed = _frequencies_of(users, run), has_public_order(users, run)
     return evaluate_baselines(frequencies, users, range(users.users), listed=listed)
@@ -105,7 +104,3 @@ def public_frequencies(vocabulary: Tokenizer, initial: str | None = None) -> Fre
 def _count_demo(vocabulary: Tokenizer) -> Counter[str]:
     texts = (text for user in range(_OTHER_PEOPLE) for text in demo_texts(_OTHER_SEED, user))
     return Counter(vocabulary.text_of(token) for text in texts for token in vocabulary.encode(text))
-
-
-def _score(evaluation: Evaluation) -> Score:
-    return Score.from_json(of_held_out(evaluation.to_json()))

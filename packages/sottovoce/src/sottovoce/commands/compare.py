@@ -7,23 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from sottovoce.commands.model_folder import ModelFolder
-from sottovoce.commands.private_evaluation import PAID, may_show_exact
 from sottovoce.commands.report import read_card, read_findings
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.store import Store
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.breakdown import share_of
+from sottovoce.evaluation.figures import Evaluation, coarse_count
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import count_hits, evaluate, spread, summarise
 from sottovoce.evaluation.word_prediction import WORDS, count_words
+from sottovoce.files import write_aside
 from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.reporting.statement import read_statement
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
-from sottovoce.runs.record import coarse_count, of_held_out
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import write_aside
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
 
 
@@ -59,12 +58,9 @@ def compare_runs(
     compared = [_read(run, name) for run, name in zip(runs, names_of([run.path for run in runs]), strict=True)]
     first = next((run for run in runs if not run.is_release), runs[0])  # a release does not know its users
     held_out = held_out_users(Recipe.of(first), first)
-    for_owner_alone = not internal and not all(map(may_show_exact, runs))
-    told = f"Figures of held-out users are exact, and {PAID}: do not publish them."
-    warnings = [("For the owner alone", told)] if for_owner_alone else []
     if held_out is None:
-        notes = [("Not measured", "There are no held-out users at hand."), *warnings]
-        return Comparison(compared, "", internal, notes, for_owner_alone=for_owner_alone)
+        text = "There are no held-out users at hand, or they were declared private."
+        return Comparison(compared, "", internal, [("Not measured", text)])
     rows = range(min(users, held_out.users) if users else held_out.users)
     searched = words if len({run.tokens for run in compared}) > 1 else 0
     elsewhere, own = [], []
@@ -87,18 +83,17 @@ def compare_runs(
     about = f"about {coarse_count(len(rows)):,} held-out users of the store “{_store(first).name}”"
     found = {each.title: _measure_base(each, held_out, rows) for each in folders if each.run is None}
     people = about if found or len(elsewhere) + len(own) < len(runs) else ""
-    return Comparison(compared, people, internal, [*notes, *warnings], found, for_owner_alone)
+    return Comparison(compared, people, internal, notes, found)
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:
-    """Write the page of a comparison: for the owner alone, where it has figures that others may not see.
+    """Write the page of a comparison: an internal one for the owner alone.
 
     Args:
         comparison: what `compare_runs` found.
         out: the file, which is overwritten.
     """
-    private = comparison.internal or comparison.for_owner_alone
-    write_aside(out, render_comparison(comparison).encode(), private=private)
+    write_aside(out, render_comparison(comparison).encode(), private=comparison.internal)
 
 
 def _read(run: RunFolder, name: str) -> Compared:
@@ -128,10 +123,10 @@ def _store(run: RunFolder) -> Path:
     return store_folder(Recipe.of(run), run).resolve()
 
 
-def _measure_base(base: ModelFolder, store: Store, rows: range) -> Score:
+def _measure_base(base: ModelFolder, store: Store, rows: range) -> Evaluation:
     if base.tokenizer.fingerprint != store.vocabulary.fingerprint:
         raise SottoError(f"the {base.title} has other words than the store {store.path}; leave it out")
-    return Score.from_json(of_held_out(evaluate(base.model, store, rows).to_json()))
+    return evaluate(base.model, store, rows).public
 
 
 def _in_other_tokens(run: RunFolder, held_out: Store) -> Store | None:
@@ -167,10 +162,9 @@ def _measure(
     if words and not vocabulary.is_words:
         searched = count_words(model, store, words, rows=rows)
         evaluation = replace(evaluation, top1_words=searched.top1 / searched.words, words=searched.words)
-    found = evaluation.to_json()
     return replace(
         compared,
-        evaluation=found if internal else of_held_out(found),
+        evaluation=evaluation if internal else evaluation.public,
         bytes=evaluation.bytes,
         within=share_of(counts.top1, counts.targets)[1],
         head_words=head_words(model, store, rows).to_json() if vocabulary.is_words else None,

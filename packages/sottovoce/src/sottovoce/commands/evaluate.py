@@ -17,9 +17,10 @@ from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.breakdown import Bands, Breakdown, bands_of, count_parts
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
-from sottovoce.evaluation.prediction import Evaluation, spread, summarise
+from sottovoce.evaluation.prediction import spread, summarise
 from sottovoce.evaluation.word_prediction import WORDS, count_words
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
@@ -182,16 +183,21 @@ def open_users(
     store: str | Path | None = None,
     split: str = "test",
     fields: Grouping = BY_USER,
+    *,
+    privately: bool = False,
 ) -> Store:
-    """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default."""
+    """The users of a corpus in the words of a run, or those of a split of a store: of the run's own by default.
+
+    Held-out users who were declared private are refused, unless they are measured `privately`.
+    """
     if corpus:
         return collect(corpus, ModelFolder.open(path).tokenizer, fields)
     if store is not None:
-        return Store.open(store, split)
+        return Store.open(store, split, privately=privately)
     folder = ModelFolder.open(path)
     if folder.run is None:
         raise SottoError(f"{folder.title} has no users to measure on; give --corpus or --store")
-    return open_split(folder.recipe, folder.run, split)
+    return open_split(folder.recipe, folder.run, split, privately=privately)
 
 
 def open_public(path: str | Path, text: Sequence[str | Path], fields: Grouping = BY_USER) -> Store:

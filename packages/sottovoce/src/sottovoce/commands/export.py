@@ -20,20 +20,19 @@ import numpy as np
 from sottovoce.commands import convert
 from sottovoce.commands.convert import BOUND
 from sottovoce.commands.model_folder import ModelFolder
-from sottovoce.commands.stores import store_folder
-from sottovoce.data.store import Store
+from sottovoce.commands.stores import held_out_users
 from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.figures import coarse_count
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.evaluation.suggestions import writes_small
 from sottovoce.evaluation.whole_words import WIDTH
+from sottovoce.files import check_empty, made_aside, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES, read_manifest
 from sottovoce.runs.folder import ONNX
-from sottovoce.runs.record import coarse_count
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError
-from sottovoce_evidence.files import as_json, check_empty, made_aside, pretty, sealed, write_aside
-from sottovoce_evidence.ledger import StoreLedger
+from sottovoce_evidence.files import as_json, pretty, sealed
 from sottovoce_evidence.statement import Statement
 from sottovoce_evidence.statement_text import prose
 
@@ -209,20 +208,17 @@ def _states(model: LanguageModel) -> list[dict[str, Any]]:
 def _accuracy(source: ModelFolder, graphs: dict[str, bytes]) -> dict[str, Any]:
     """The accuracy of graphs on some held-out users, by name.
 
-    None where no store is at hand, or where they paid for a private accuracy, which an exact one would undo.
+    None where no store is at hand, or where they were declared private.
     """
     unknown = {"users": 0, **dict.fromkeys(graphs)}
     run, vocabulary = source.run, source.tokenizer
     if run is None:
         return unknown
     try:
-        folder = store_folder(source.recipe, run)
-        users = Store.open(folder, "test")
+        users = held_out_users(source.recipe, run)
     except (SottoError, OSError):
         return unknown
-    if users.vocabulary.fingerprint != vocabulary.fingerprint:
-        return unknown
-    if StoreLedger(folder / "ledger.jsonl").spent_on_held_out():
+    if users is None or users.vocabulary.fingerprint != vocabulary.fingerprint:
         return unknown
     rows = [users[row] for row in range(min(_USERS, users.users))]
     bos, unk, begins = vocabulary.specials.bos, vocabulary.specials.unk, vocabulary.specials.begins

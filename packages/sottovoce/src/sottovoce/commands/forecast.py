@@ -18,6 +18,7 @@ from sottovoce.commands.stores import has_own_store
 from sottovoce.data.examples import example_rows
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import last_typed
+from sottovoce.evaluation.figures import coarse_count
 from sottovoce.evaluation.prediction import evaluate, users_at_once
 from sottovoce.federation.roster import is_federation
 from sottovoce.local.keys import local_key
@@ -26,7 +27,6 @@ from sottovoce.planning.expectation import BASE, DROWNED, Expectation, at_most, 
 from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.runs.payments import store_ledger
-from sottovoce.runs.record import coarse_count
 from sottovoce.training.strategy import FederatedAveraging
 from sottovoce.training.types import Task
 from sottovoce.training.variants.example_level import ExampleLevel

@@ -10,10 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from sottovoce.runs.record import of_held_out
-
 if TYPE_CHECKING:
-    from sottovoce.evaluation.prediction import Evaluation
+    from sottovoce.evaluation.figures import Evaluation
     from sottovoce.runs.baselines import Baselines
 
 
@@ -40,7 +38,7 @@ class Progress:
     @property
     def public(self) -> dict[str, float]:
         """The figures that the run's public record has of this round: ε and, where it was measured, accuracy."""
-        measured = of_held_out(self.evaluation.to_json()) if self.evaluation else {}
+        measured = self.evaluation.public.to_json() if self.evaluation else {}
         return {"epsilon": self.epsilon} | {name: value for name, value in measured.items() if isinstance(value, float)}
 
 

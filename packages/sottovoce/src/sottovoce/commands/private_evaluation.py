@@ -10,25 +10,22 @@ from sottovoce.build.assembly import weights_of
 from sottovoce.commands.evaluate import open_users
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.paid_answer import one_at_a_time, pay_and_keep
-from sottovoce.commands.stores import held_out_users, store_is_kept
 from sottovoce.data.store import Store
+from sottovoce.evaluation.figures import coarse_count
 from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.bounded_sums import MOST_TOKENS, BoundedSums
 from sottovoce.runs.checkpoint import digest
-from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
-from sottovoce.runs.record import coarse_count
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, read_sealed
-from sottovoce_evidence.ledger import EVALUATION, StoreLedger
 from sottovoce_evidence.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
-from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement import EXACT, HeldOut
 
 DELTA = 1e-6
-PAID = "they paid for a private accuracy, or the store that would tell is gone"
 FOLDER = "evaluations"  # of a store: what its held-out users paid for
 
 
@@ -40,6 +37,12 @@ class PrivateEvaluation(Facts):
     epsilon_held_out: float  # of all private evaluations on the store, at the same δ
     evaluations: int  # how many they are
     kept: bool  # was it paid for before, and read back?
+    held_out: HeldOut  # "exact": exact figures of the same users may be published, and undo what they paid for
+
+    @property
+    def is_undone(self) -> bool:
+        """Are these users unprotected, whatever they paid?"""
+        return self.held_out == EXACT
 
 
 def evaluate_privately(
@@ -74,7 +77,7 @@ def evaluate_privately(
         raise SettingError(f"{{delta:g}} must be above 0 and at most {MOST_DELTA:g}, often 1e-6", delta=delta)
     folder = ModelFolder.open(path, model=model)
     released, vocabulary = folder.model, folder.tokenizer
-    users = open_users(path, store=store, split="test")
+    users = open_users(path, store=store, split="test", privately=True)
     if users.vocabulary.fingerprint != vocabulary.fingerprint:
         raise SottoError(f"the store {users.path} has another vocabulary than the model; prepare it with the model's")
     if not users.people:
@@ -95,7 +98,8 @@ def evaluate_privately(
         kept = file.exists()
         accuracy = _read(file, ledger) if kept else _measure(released, users, terms, ledger, file, weights)
     spent = ledger.spent_on_held_out()
-    return PrivateEvaluation(accuracy, accounting.epsilon(spent, delta), sum(count for _, count in spent), kept)
+    epsilon, evaluations = accounting.epsilon(spent, delta), sum(count for _, count in spent)
+    return PrivateEvaluation(accuracy, epsilon, evaluations, kept, users.held_out)
 
 
 def _measure(
@@ -119,24 +123,6 @@ def private_accuracy(folder: Path, weights: str) -> PrivateAccuracy | None:
     files = [(_read(file, ledger), file) for file in _kept(folder / FOLDER)]
     found = [accuracy for accuracy, file in files if read_sealed(file)["weights"] == weights]
     return max(found, key=lambda one: one.terms.epsilon) if found else None
-
-
-def may_show_exact(run: RunFolder) -> bool:
-    """May others see exact figures of a run's held-out users?
-
-    Not where they paid for a private one, of any model; nor where the store is gone, which would tell, or another lies
-    in its place. A release has none that may not be seen.
-    """
-    recipe = Recipe.of(run)
-    if not run.is_release and not store_is_kept(recipe, run):
-        return False
-    users = held_out_users(recipe, run)
-    return users is None or not have_paid(users)
-
-
-def have_paid(users: Store) -> bool:
-    """Did the held-out users of this store pay for a private evaluation?"""
-    return users.path is not None and bool(store_ledger(users).spent_on_held_out())
 
 
 def _file(users: Store, weights: str, terms: Terms) -> Path:

@@ -11,30 +11,32 @@ from typing import TYPE_CHECKING
 
 from sottovoce.build.assembly import model_settings
 from sottovoce.commands.export import export_run
-from sottovoce.commands.private_evaluation import PAID, may_show_exact, private_accuracy
+from sottovoce.commands.private_evaluation import private_accuracy
 from sottovoce.commands.report import public_recipe, report_run
-from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.commands.stores import held_out_folder, store_folder
 from sottovoce.data.languages import DEFAULT, SPACES
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
-from sottovoce.reporting.report import last_evaluation
+from sottovoce.evaluation.figures import last_evaluation
+from sottovoce.files import write_aside
 from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.record import Lines, as_lines, without_evaluations
+from sottovoce.runs.ledger import StoreLedger
+from sottovoce.runs.record import as_lines
 from sottovoce_evidence import accounting, bases
 from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.files import sealed, sha256_of, write_aside
-from sottovoce_evidence.ledger import StoreLedger, write_release
+from sottovoce_evidence.files import sealed, sha256_of
+from sottovoce_evidence.ledger import release_ledger
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
 from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import CARD, FACTS, LEDGER, ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS
 from sottovoce_evidence.signature import MANIFEST, RELEASE, SIGNATURE, SIGNER, fingerprint, sign_folder
-from sottovoce_evidence.statement import AuditOutcome, Evidence, Published, Statement, state
+from sottovoce_evidence.statement import PRIVATE, AuditOutcome, Evidence, Published, Statement, state
 from sottovoce_evidence.verify import FAILED, read_evidence, verify_release
 
 if TYPE_CHECKING:
@@ -80,18 +82,15 @@ class ReleaseFolder:
 
     def __post_init__(self) -> None:
         self.card = Card.from_json(self.run.read_card())
-        self.held_out = held_out_users(Recipe.of(self.run), self.run)
+        self.statement = read_statement(self.run)
+        self.held_out = held_out_folder(Recipe.of(self.run), self.run)
         self.accuracy = self._private_accuracy()
-        self.exact = may_show_exact(self.run)
         self.notes += tuple(self._own_code())
         if worse := self._no_better():
             self.notes += (worse,)
-        if self.accuracy is not None:
-            self.notes += ("no exact figure of held-out users: the release has their private accuracy instead",)
-            if self.exact_before:
-                self.notes += ("exact figures of the same held-out users were published before: the release says so",)
-        elif not self.exact:
-            self.notes += (f"no exact figure of held-out users: {PAID}; `sotto evaluate --private-epsilon` gives one",)
+        if self.statement.held_out == PRIVATE and self.accuracy is None:
+            why = "no accuracy: held-out users were declared private, and have not paid for one"
+            self.notes += (f"{why}; `sotto evaluate {self.run.path} --private-epsilon 1` measures it",)
         own, words = self.card.own_model, find_tokenizer(self.run.model).name
         files = [WEIGHTS, words, CARD, STATEMENT, FACTS, LEDGER, RECIPE]
         files += self._copied
@@ -107,55 +106,31 @@ class ReleaseFolder:
 
     def _own_code(self) -> Iterator[str]:
         """What others cannot check without code of the owner's own."""
-        statement = read_statement(self.run)
+        statement = self.statement
         for block in Evidence(Recipe.of(self.run), statement.charged, statement.facts).own_code():
             yield f"{block}: code of your own; `sotto verify` says that it is not checked; publish it with the model"
 
     @property
     def _copied(self) -> dict[str, bytes]:
         """Public files that not every run has."""
-        run, exact = self.run, self.exact
-        files = [run.registry_file, run.record.path, *([run.baselines_file] if exact else [])]
+        run = self.run
+        files = [run.registry_file, run.record.path, run.baselines_file]
         copied = {file.name: file.read_bytes() for file in files if file.exists()}
         if run.record.path.name in copied:  # whole lines alone
-            lines = run.record.read()
-            copied[run.record.path.name] = as_lines(lines if exact else without_evaluations(lines))
+            copied[run.record.path.name] = as_lines(run.record.read())
         return copied
 
     def _private_accuracy(self) -> PrivateAccuracy | None:
-        """Of this model, where held-out users have paid for one."""
-        if self.held_out is None or self.held_out.path is None:
+        """Of this model, where held-out users were declared private and have paid for one."""
+        if self.held_out is None or self.statement.held_out != PRIVATE:
             return None
-        return private_accuracy(self.held_out.path, digest(self.run.load_weights()))
+        return private_accuracy(self.held_out, digest(self.run.load_weights()))
 
     def _no_better(self) -> str | None:
-        """A sentence for a model that training did not make better, where exact figures may be shown."""
-        baselines = Baselines.of(self.run) if self.exact else None
+        """A sentence for a model that training did not make better, where that was measured."""
+        baselines = Baselines.of(self.run)
         _, last = last_evaluation(self.run.record.read())
-        return baselines.no_better(last["top1"], last.get("top1_words")) if baselines and last else None
-
-    @property
-    def _releases(self) -> Lines | None:
-        """Of the store of the held-out users: which runs were released, and whether with exact figures of them."""
-        if self.held_out is None or self.held_out.path is None:
-            return None
-        return Lines(self.held_out.path / "releases.jsonl")
-
-    @property
-    def exact_before(self) -> bool:
-        """Were exact figures of the same people released before? A release of which nothing is known counts."""
-        found = self._releases.read() if self._releases else []
-        run = read_statement(self.run).run
-        unknown = not self.run.secrets.exists() and all(line["run"] != run for line in found)
-        return unknown or any(line["exact"] for line in found)
-
-    def _note_release(self, statement: Statement) -> None:
-        """Before anything is released: later releases of the same people must not deny its figures."""
-        if (releases := self._releases) is None:
-            return
-        measured = self.run.baselines_file.exists() or any("evaluation" in line for line in self.run.record.read())
-        releases.append({"run": statement.run, "round": statement.rounds_done, "exact": self.exact and measured})
-        releases.sync()
+        return baselines.no_better(last) if baselines and last else None
 
     def publish(self, draft: Path, audits: tuple[AuditOutcome, ...], key: Ed25519PrivateKey) -> None:
         """Fill the folder, sign it, and check it as anyone would who gets it.
@@ -163,14 +138,13 @@ class ReleaseFolder:
         Raises:
             NotVerified: a check fails. Nothing outside the folder was written.
         """
-        statement = self.write(draft, audits)
+        self.write(draft, audits)
         sign_folder(draft, key, RELEASE)
         checks = verify_release(draft, signer=fingerprint(key.public_key())).checks
         if faults := [f"{check.name}: {check.found}" for check in checks if check.result == FAILED]:
             raise NotVerified(faults)
-        self._note_release(statement)
 
-    def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> Statement:
+    def write(self, draft: Path, audits: tuple[AuditOutcome, ...]) -> None:
         run, recipe = self.run, Recipe.of(self.run)
         for file in (run.model_file(WEIGHTS), run.tokenizer_file()):
             write_aside(draft / file.name, file.read_bytes())
@@ -179,14 +153,14 @@ class ReleaseFolder:
             del public["model"]
         public = Recipe.from_dict(public)
         # Later runs on the same people count: the total is the one of today.
-        stated = with_store_total(read_statement(run), store_ledger(run, recipe).spent())
+        stated = with_store_total(self.statement, store_ledger(run, recipe).spent())
         stated = replace(stated, audits=audits, published=self._published(stated))
-        if self.accuracy is not None and self.held_out is not None and self.held_out.path is not None:
-            spent = StoreLedger(self.held_out.path / "ledger.jsonl").spent_on_held_out()
+        if self.accuracy is not None and self.held_out is not None:
+            spent = StoreLedger(self.held_out / "ledger.jsonl").spent_on_held_out()
             stated = with_private_accuracy(stated, self.accuracy, spent)
         model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
         run.write_json(draft / CARD, sealed({**run.read_card(), "model": model or None}))
-        write_release(draft / LEDGER, stated.run, stated.charged)
+        write_aside(draft / LEDGER, release_ledger(stated.run, stated.charged))
         write_aside(draft / RECIPE, public.to_toml().encode())
         for name, text in self._copied.items():
             write_aside(draft / name, text)
@@ -201,7 +175,6 @@ class ReleaseFolder:
         run.write_json(draft / STATEMENT, sealed(statement.to_json()))
         text = readme(Released.of(draft, statement, evidence.recipe), self.signer)
         write_aside(draft / README, text.encode())
-        return statement
 
     def _export(self, draft: Path, statement: Statement) -> None:
         try:

@@ -9,10 +9,10 @@ from pathlib import Path
 from sottovoce.audit.results import AUDITS, Audits
 from sottovoce.commands.evaluate import Extra, evaluate_run
 from sottovoce.commands.model_folder import ModelFolder
-from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.prompts import prompts_for
 from sottovoce.evaluation.suggestions import suggest
+from sottovoce.files import write_aside
 from sottovoce.models.contract import LanguageModel
 from sottovoce.reporting.findings import Finding, findings
 from sottovoce.reporting.notebook import PagePath
@@ -22,9 +22,8 @@ from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.record import without_evaluations
-from sottovoce_evidence.files import Json, write_aside
-from sottovoce_evidence.ledger import StoreLedger, read_ledger
+from sottovoce.runs.ledger import StoreLedger, read_ledger
+from sottovoce_evidence.files import Json
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import Statement
 
@@ -48,8 +47,6 @@ def report_run(
             users of the run's store, by band and by group.
         out: where the page is written instead.
         statement: of a release.
-
-    A page for others has no exact figure of held-out users who paid for a private accuracy, or whose store is gone.
     """
     run = RunFolder.open(path)
     folder = ModelFolder.open(run.path, model=model)
@@ -57,21 +54,18 @@ def report_run(
     other_run = RunFolder.open(other) if other is not None else None
     statement = statement or _statement_of_today(run)
     prompts = prompts_for(vocabulary, listed=not statement.vocabulary.private)
-    exact, exact_other = (internal or each is None or may_show_exact(each) for each in (run, other_run))
-    exact = exact and (internal or (statement.private_accuracy is None and not statement.store_gone))
     evidence = Evidence(
         name=run.path.resolve().name,
         recipe=public_recipe(run, card),
         statement=statement,
-        record=run.record.read() if exact else without_evaluations(run.record.read()),
+        record=run.record.read(),
         suggestions=[(prompt, suggest(released, vocabulary, prompt)) for prompt in prompts],
-        baselines=Baselines.of(run) if exact else None,
+        baselines=Baselines.of(run),
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(read_findings(run)),
-        costs=_costs(run, other_run, model) if other_run and exact else None,
+        costs=_costs(run, other_run, model) if other_run else None,
         traffic=card.bytes,
-        other=_other(run, other_run, exact=exact_other) if other_run else None,
-        exact=exact,
+        other=_other(run, other_run) if other_run else None,
         date=f"{date.today():%-d %B %Y}",
     )
     target = out or (run.path / "report-internal.html" if internal else run.report_file)
@@ -113,16 +107,14 @@ def _statement_of_today(run: RunFolder) -> Statement:
     return with_store_total(statement, people.spent)
 
 
-def _other(run: RunFolder, other: RunFolder, *, exact: bool) -> OtherRun:
-    same = _tokens(run) == _tokens(other)
-    record = other.record.read() if exact else without_evaluations(other.record.read())
-    return OtherRun(other.path.resolve().name, record, same)
+def _other(run: RunFolder, other: RunFolder) -> OtherRun:
+    return OtherRun(other.path.resolve().name, other.record.read(), _tokens(run) == _tokens(other))
 
 
 def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Json | None:
     """Both models by band and by group, on held-out people, for whom neither run has a guarantee.
 
-    None where there are none, where the other model is a caller's own, or where the vocabularies differ.
+    None where nobody is measured exactly, where the other model is a caller's own, or where the vocabularies differ.
     """
     if held_out_users(Recipe.of(run), run) is None or read_card(other).own_model:
         return None

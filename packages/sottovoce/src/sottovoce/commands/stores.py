@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
 
 from sottovoce.build import rules
 from sottovoce.data.demo import demo_vocabulary, write_demo
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import PreparationSummary, prepare
-from sottovoce.data.store import Store, mark_as_practice, store_facts
+from sottovoce.data.store import Store, held_out_of, mark_as_practice
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation.roster import Roster, is_federation
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import pretty
-from sottovoce_evidence.ledger import StoreLedger, first_line
 from sottovoce_evidence.recipe import SYNTHETIC, Recipe
 
 DEMO_TOKENS_PER_USER = 160
@@ -98,7 +94,10 @@ def store_folder(recipe: Recipe, run: RunFolder) -> Path:
 
 
 def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tuple[Store, Store | None]:
-    """The users to train on, and those held out, if any. Of users on devices only their number is known."""
+    """The users to train on, and those held out who are measured exactly, if any.
+
+    Of users on devices only their number is known.
+    """
     folder = store_folder(recipe, run)
     if on_devices and not is_federation(folder):
         raise SottoError(f"{folder} is no federation; make one with `sotto federate init`")
@@ -115,68 +114,48 @@ def open_users(recipe: Recipe, run: RunFolder, on_devices: bool = False) -> tupl
         raise SottoError(
             f"the store of this run, {folder}, is not there; put it back: it has what its people were charged"
         )
-    train, test = Store.open(folder, "train"), Store.open(folder, "test")
+    train, test = Store.open(folder, "train"), held_out_of(folder)
     if recipe.privacy.mode == "private" and not train.people:
         raise SottoError(
             f"{folder} was prepared from plain text, and hiding a piece of it protects no person; train with "
             f"privacy.mode = 'none', or prepare records that name their users"
         )
-    return with_public_text(recipe, train), test if test.users else None
+    return with_public_text(recipe, train), test
 
 
-def open_split(recipe: Recipe, run: RunFolder, split: str) -> Store:
+def open_split(recipe: Recipe, run: RunFolder, split: str, *, privately: bool = False) -> Store:
     """The users of one split of a run's store; of a federation, those its server holds out."""
     folder = store_folder(recipe, run)
     if not is_federation(folder):
-        return Store.open(folder, split)
-    held_out = Roster.open(folder).held_out_users() if split == "test" else None
+        return Store.open(folder, split, privately=privately)
+    held_out = Roster.open(folder).held_out if split == "test" else None
     if held_out is None:
         raise SottoError(f"the text of {folder} is on its devices; give --corpus or --store to evaluate on")
-    return held_out
+    return Store.open(held_out, split, privately=privately)
 
 
 def store_is_gone(recipe: Recipe, run: RunFolder) -> bool:
     return not store_folder(recipe, run).exists()
 
 
-def store_is_kept(recipe: Recipe, run: RunFolder) -> bool:
-    """Does the store that a run was trained on lie at its path, and no other? Where nothing tells, it does not.
-
-    A store that a private run charged says so. Of any other run the ledger has a name of what the store held, which its
-    secrets make.
-    """
-    if store_is_gone(recipe, run):
-        return False
-    if has_own_store(recipe):
-        return True
-    folder, header = store_folder(recipe, run), first_line(run.ledger_file)
-    if recipe.privacy.mode == "private":
-        return bool(StoreLedger(folder / "ledger.jsonl").spent(header["run"]))
-    try:
-        held = Roster.open(folder).as_store().fingerprint if is_federation(folder) else _fingerprint(folder)
-        return header["store"] == Secrets.load_any(run.secrets).blind(held)
-    except SottoError:  # the secrets were erased, or there is no store in its folder
-        return False
-
-
-def _fingerprint(folder: Path) -> str:
-    return _fingerprint_of(folder, pretty(store_facts(folder)))
-
-
-@lru_cache
-def _fingerprint_of(folder: Path, facts: bytes) -> str:
-    """All rows are read, which takes seconds a gigabyte: once for the same facts, which have the hashes of the rows."""
-    del facts
-    return Store.open(folder, check=False).fingerprint
-
-
 def held_out_users(recipe: Recipe, run: RunFolder) -> Store | None:
-    """The held-out users of a run's store or federation; None where there are none, or the folder is gone."""
+    """The held-out users of a run's store or federation who are measured exactly.
+
+    None where there are none, where they were declared private, or the folder is gone.
+    """
+    folder = held_out_folder(recipe, run)
+    return None if folder is None else held_out_of(folder)
+
+
+def held_out_folder(recipe: Recipe, run: RunFolder) -> Path | None:
+    """The store that holds out the users on whom a run is measured; None where there is none, or it is gone."""
     if run.is_release or store_is_gone(recipe, run):
         return None
     folder = store_folder(recipe, run)
-    test = Roster.open(folder).held_out_users() if is_federation(folder) else Store.open(folder, "test")
-    return test if test is not None and test.users else None
+    if not is_federation(folder):
+        return folder
+    held_out = Roster.open(folder).held_out
+    return None if held_out is None else Path(held_out)
 
 
 def with_public_text(recipe: Recipe, store: Store) -> Store:

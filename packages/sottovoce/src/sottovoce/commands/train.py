@@ -36,7 +36,9 @@ from sottovoce.commands.new_run import (
     save_state,
     start_in,
 )
-from sottovoce.evaluation.prediction import Evaluation, evaluate
+from sottovoce.evaluation.figures import Evaluation, last_evaluation
+from sottovoce.evaluation.prediction import evaluate
+from sottovoce.files import explain_full_disk
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.reporting.notebook import html_table
@@ -47,8 +49,8 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.payments import Origin, Payments, store_folder, store_ledger
-from sottovoce.runs.record import of_held_out
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
@@ -59,8 +61,7 @@ from sottovoce_evidence.accounting.matrices import realised_sensitivity, worst_r
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
-from sottovoce_evidence.files import Json, explain_full_disk, to_json_number
-from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.files import Json, to_json_number
 from sottovoce_evidence.mechanism import NUMBERS
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import (
@@ -371,8 +372,7 @@ class Training:
             evaluation = self._evaluate_last() or evaluation
         statement = self._finish()
         if evaluation is None:  # a run that had nothing left to do: as its record has it
-            found = [line["evaluation"] for line in self.run_folder.record.read() if "evaluation" in line]
-            evaluation = Evaluation.from_json(found[-1]) if found else None
+            _, evaluation = last_evaluation(self.run_folder.record.read())
         return RunResult(
             path=self.run_folder.path,
             round=self.state.round,
@@ -425,7 +425,7 @@ class Training:
 
     def _measured(self, evaluation: Evaluation) -> Json:
         """What the record says of an evaluation."""
-        measured: Json = {"evaluation": of_held_out(evaluation.to_json())}
+        measured: Json = {"evaluation": evaluation.public.to_json()}
         if self.context.also_evaluate_on is not None:
             measured["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
         return measured
@@ -560,6 +560,7 @@ class Training:
             practice=store.practice,
             owners_per_record=store.owners_per_record,
             every_record_is_a_user=store.every_record_is_a_user,
+            held_out=store.held_out,
             files=files,
             software={name: version(name) for name in SOFTWARE},
         )

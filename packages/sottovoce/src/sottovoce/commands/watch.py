@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.commands.private_evaluation import may_show_exact
 from sottovoce.web.server import LOOPBACK
 from sottovoce.web.watch.app import EVERY, make_app
 
@@ -22,4 +21,4 @@ def watch_app(paths: Sequence[Path], *, internal: bool = False, host: str = LOOP
         host: the address that the page will be served on.
         every: seconds between two looks at the files.
     """
-    return make_app(paths, may_show_exact, internal=internal, host=host, every=every)
+    return make_app(paths, internal=internal, host=host, every=every)

@@ -18,6 +18,7 @@ from sottovoce.data.corpus import Corpus, Dump, Pieces, Reading, Source, records
 from sottovoce.data.store import LARGEST_USER
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer
 from sottovoce_evidence.errors import SettingError, SottoError
+from sottovoce_evidence.statement import EXACT, PRIVATE, HeldOut
 
 PART_BYTES = 2**26
 BUFFER_TOKENS = 2**24
@@ -46,6 +47,8 @@ class Grouping:
         tokens_per_user: users are cut to this many.
         test_users: the share of users held out.
         split_key: the key of the hash that decides who is held out.
+        held_out: "exact": figures of users held out are exact and may be published, and these users are not protected;
+            "private": no exact figure of them is ever computed, only `evaluate_privately` measures them.
         plain_text: public text without users.
         owners_per_record: a record of more owners is dropped; any other is in the text of each of its owners.
         every_record_is_a_user: nearly all users have one record each, and this is as it should be.
@@ -62,6 +65,7 @@ class Grouping:
     tokens_per_user: int = 1600
     test_users: float = 0.1
     split_key: str = "sottovoce"
+    held_out: HeldOut = EXACT
     plain_text: bool = False
     owners_per_record: int = 1
     every_record_is_a_user: bool = False
@@ -79,6 +83,9 @@ class Grouping:
             "{min_tokens} is above {tokens_per_user}, to which users are cut; change one of them": least > length,
             "{test_users} must be in [0, 1); it is the share of users held out": not 0 <= self.test_users < 1,
             "{split_key.name} is empty; give any text, it decides which users are held out": not self.split_key,
+            f"{{held_out!r}} must be {EXACT!r} or {PRIVATE!r}": self.held_out not in (EXACT, PRIVATE),
+            "{held_out!r} protects people, and plain text has none; leave {plain_text.name} or {held_out.name} "
+            "out": self.plain_text and self.held_out == PRIVATE,
             f"{{owners_per_record}} must be in [1, {MOST_OWNERS}]; records of more owners are dropped": not 1
             <= self.owners_per_record
             <= MOST_OWNERS,
@@ -201,7 +208,7 @@ class Grouping:
         # The last bytes split and the first ones sort, so that the two are independent.
         return int.from_bytes(name[8:], "big") < int(self.test_users * 2**64)
 
-    def held_out(self, names: np.ndarray) -> np.ndarray:
+    def are_held_out(self, names: np.ndarray) -> np.ndarray:
         """`holds_out` of many names, [users, 16] bytes."""
         halves = np.ascontiguousarray(names[:, 8:]).view(">u8")[:, 0]
         return halves < np.uint64(int(self.test_users * 2**64))

@@ -23,8 +23,9 @@ from sottovoce.data.splits import SplitCounts, Splits
 from sottovoce.data.store import DECLARED, SPLITS, Store, VocabularySource, write_facts
 from sottovoce.data.tokenizer import Tokenizer, wide_tokens
 from sottovoce.data.tokenizer_files import save_tokenizer
+from sottovoce.files import made_aside
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, plural
-from sottovoce_evidence.files import Facts, made_aside
+from sottovoce_evidence.files import Facts
 
 PREPARATION_FILE = "preparation.json"
 MUCH_UNKNOWN = 0.15
@@ -217,6 +218,7 @@ def finish_store(
         "people": not grouping.plain_text,
         "owners_per_record": grouping.owners_per_record,
         "every_record_is_a_user": grouping.every_record_is_a_user,
+        "held_out": grouping.held_out,
         "test_users": grouping.test_users,
         "split_key": grouping.split_key,
     }

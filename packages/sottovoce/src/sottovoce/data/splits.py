@@ -49,7 +49,7 @@ class Splits:
 
     def add(self, found: UserTexts) -> None:
         """Users in the order of their names. Those with too few tokens are left out."""
-        held_out, enough = self._grouping.held_out(found.names), found.totals >= self._grouping.min_tokens
+        held_out, enough = self._grouping.are_held_out(found.names), found.totals >= self._grouping.min_tokens
         counts = SplitCounts(
             seen=len(found.names), tokens_seen=int(found.totals.sum()), largest=int(found.totals.max(initial=0))
         )

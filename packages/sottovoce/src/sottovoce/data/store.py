@@ -27,8 +27,10 @@ from sottovoce.data.rows import (
 )
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, did_you_mean
-from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of, write_aside
+from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of
+from sottovoce_evidence.statement import EXACT, PRIVATE, HeldOut
 
 FORMAT = 1
 MOST_SHARDS = 4096  # files of a split
@@ -81,6 +83,7 @@ class Store:
     people: bool = True
     owners_per_record: int = 1
     every_record_is_a_user: bool = False
+    held_out: HeldOut = EXACT  # what is declared of the people held out
     practice: bool = False  # the people are synthetic, made by `sotto train --practice`
     public: PublicText | None = None
     first: int = 0
@@ -88,17 +91,25 @@ class Store:
     longest_is_cap: bool = False  # nobody declared the cap: it is the length of the longest text, and so not public
 
     @classmethod
-    def open(cls, folder: str | Path, split: str = "train", *, check: bool = True) -> Store:
+    def open(cls, folder: str | Path, split: str = "train", *, check: bool = True, privately: bool = False) -> Store:
         """Map one split of a prepared folder.
 
         Its file is read once and must have the hash in `store.json`, unless `check` is off or the variable
         SOTTOVOCE_SKIP_HASHES is set: hashing takes seconds a gigabyte.
+
+        Guarantee: held-out users who were declared private are opened by those alone who say that they measure them
+        `privately`, with noise that is paid for, or only copy them. So nothing else has an exact figure of them.
         """
         folder = Path(folder)
         if split not in SPLITS:
             allowed = f"{', '.join(SPLITS)}{did_you_mean(split, SPLITS)}"
             raise SettingError(f"{{split!r}} must be one of {allowed}", split=split)
         facts = store_facts(folder)
+        if split == "test" and facts["held_out"] == PRIVATE and not privately:
+            raise SottoError(
+                f"the held-out users of {folder} were declared private (`sotto prepare --held-out private`): no exact "
+                "figure of them is computed; measure them with `sotto evaluate --private-epsilon`"
+            )
         hashes = facts["files"]
         files, words = shard_files(folder, split, facts["shards"]), find_tokenizer(folder)
         if not words.is_file() and (lost := [name for name in FILES if name in hashes]):
@@ -120,6 +131,7 @@ class Store:
             people=facts["people"],
             owners_per_record=facts["owners_per_record"],
             every_record_is_a_user=facts["every_record_is_a_user"],
+            held_out=facts["held_out"],
             practice=facts["practice"],
         )
         written = (facts["splits"][split]["users"], facts["vocabulary_size"])
@@ -281,6 +293,7 @@ _FACTS: dict[str, tuple[type, object]] = {
     "people": (bool, True),
     "owners_per_record": (int, 1),
     "every_record_is_a_user": (bool, False),
+    "held_out": (str, EXACT),
     "practice": (bool, False),
 }
 _WRITTEN = {name: default for name, (_, default) in _FACTS.items() if default is not None}
@@ -304,6 +317,8 @@ def store_facts(folder: Path) -> dict[str, Any]:
                 raise ValueError(f"{name!r} is {facts.get(name)!a:.80}")
         for split in SPLITS:
             facts["splits"][split]["users"]
+        if facts["held_out"] not in (EXACT, PRIVATE):
+            raise ValueError(f"'held_out' is {facts['held_out']!a:.80}")
         if not 1 <= facts["tokens_per_user"] <= LARGEST_USER:
             raise ValueError(f"'tokens_per_user' is {facts['tokens_per_user']:,}")
         if not 1 <= facts["shards"] <= MOST_SHARDS:
@@ -317,6 +332,14 @@ def store_facts(folder: Path) -> dict[str, Any]:
         reason = error if type(error) is ValueError else type(error).__name__
         raise damaged(folder, f"{STORE_FILE}: {reason}") from error
     return facts
+
+
+def held_out_of(folder: str | Path) -> Store | None:
+    """The users held out from a store who are measured exactly; None where nobody is, or they were declared private."""
+    if store_facts(Path(folder))["held_out"] == PRIVATE:
+        return None
+    test = Store.open(folder, "test")
+    return test if test.users else None
 
 
 def write_facts(folder: Path, facts: Mapping[str, Any], known: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -348,6 +371,7 @@ def write_store(folder: Path, train: Store, test: Store) -> None:
         "people": train.people,
         "owners_per_record": train.owners_per_record,
         "every_record_is_a_user": train.every_record_is_a_user,
+        "held_out": train.held_out,
         "splits": {split: {"users": store.users} for split, store in splits.items()},
     }
     write_facts(folder, facts)

@@ -22,7 +22,8 @@ from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.bits_per_byte import Text
-from sottovoce.evaluation.prediction import Counts, Evaluation, summarise, token_counts
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.evaluation.prediction import Counts, summarise, token_counts
 
 _CANDIDATES = 10
 _MARKS = ".,?!。、।،؟"  # frequent in any text of the scripts that have them
@@ -79,7 +80,7 @@ class Unigram(eqx.Module):
         return jnp.broadcast_to(self.logarithms, (*outputs.shape[:-1], len(self.logarithms)))
 
 
-class Measured(NamedTuple):
+class BaselineEvaluations(NamedTuple):
     """The baselines on some users; `token` is what the constant keyboard suggests first."""
 
     token: int
@@ -97,7 +98,7 @@ def common_tokens(vocabulary: Tokenizer, *, listed: bool) -> np.ndarray:
 
 def evaluate_baselines(
     frequencies: Frequencies | None, store: Store, rows: Sequence[int], *, listed: bool = False
-) -> Measured:
+) -> BaselineEvaluations:
     """As `evaluate` does for a model. A token that public text does not have counts as if it were there once.
 
     Without frequencies there is no unigram; `listed`: the words of the vocabulary are in a public order.
@@ -125,9 +126,10 @@ def evaluate_baselines(
         found = summarise(Counts(*(np.array([float(value)]) for value in sums)), text)
         return replace(found, users=len(rows))
 
-    def constant(candidates: np.ndarray) -> Measured:
+    def constant(candidates: np.ndarray) -> BaselineEvaluations:
         best = candidates[np.argsort(-known[candidates], kind="stable")]
-        return Measured(int(best[0]), measured(best, math.inf, math.inf))  # certain of one, infinitely wrong at others
+        certain = measured(best, math.inf, math.inf)  # of one token, and infinitely wrong at others
+        return BaselineEvaluations(int(best[0]), certain)
 
     if frequencies is None:
         return constant(common_tokens(vocabulary, listed=listed))

@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,42 +23,11 @@ from jaxtyping import Array, Bool, Int
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.bits_per_byte import Text
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.evaluation.ranks import Ranks, Softmax, ranks_of
 from sottovoce.local.update import begins_text
 from sottovoce.models.contract import LanguageModel
-from sottovoce_evidence.errors import SottoError, count_of
-from sottovoce_evidence.files import Facts, Json, in_file
-
-
-@dataclass(frozen=True)
-class Evaluation(Facts):
-    """Shares are over all targets unless the name says otherwise. Targets are tokens: only bits per byte and the top-1
-    of words can be compared between models with different tokenizers."""
-
-    users: int
-    targets: int  # 0 as read from a public record, which does not say it
-    top1: float
-    top3: float
-    top5: float
-    top1_words: float | None  # over whole words: no marks, no EOS; words outside the vocabulary are mistakes
-    perplexity: float = field(metadata=in_file(null=math.inf))  # per token
-    perplexity_in_vocabulary: float = field(metadata=in_file(null=math.inf))  # over targets that are in the vocabulary
-    oov_rate: float | None  # None where a tokenizer can write everything
-    bits_per_byte: float | None = None  # None where the length of the text is not known
-    bytes: int = 0  # of the text without white space; 0 as read from a public record
-    words: int | None = None  # at which `top1_words` was measured, where it was not at all of them
-
-    def __repr__(self) -> str:
-        return f"<Evaluation: top-1 {self.top1:.2%}, perplexity {self.perplexity:.4g}, {count_of(self.users, 'user')}>"
-
-    def to_json(self) -> Json:
-        """Plain JSON values; what is infinite is `null`, what was not measured or does not exist is left out."""
-        known = {name: value for name, value in asdict(self).items() if value is not None}
-        return {name: value if math.isfinite(value) else None for name, value in known.items()}
-
-    @classmethod
-    def from_json(cls, values: Json) -> Self:
-        return super().from_json({"targets": 0, "top1_words": None, "oov_rate": None, **values})
+from sottovoce_evidence.errors import SottoError
 
 
 class Counts(NamedTuple):

@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.data.rows import RecordBatch, Rows
-from sottovoce.data.store import LARGEST_USER, Store
+from sottovoce.data.store import LARGEST_USER, Store, held_out_of, store_facts
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, read_json
 from sottovoce.federation.members import BY_DEVICE, BY_SERVER, KnownMember, Members
+from sottovoce.files import check_empty, made_aside, make_folder, write_aside
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import check_empty, made_aside, make_folder, pretty, write_aside
+from sottovoce_evidence.files import pretty
 
 FORMAT = 1
 ROSTER, DEVICE, LIMITS = "roster.json", "device.json", "limits.toml"
@@ -203,17 +204,20 @@ class Roster:
     def as_store(self) -> Store:
         """The registered users as a store without text, which is on the devices."""
         rows = Rows((RecordBatch(np.zeros(0, np.int32), np.zeros(self.users + 1, np.int64)),))
-        return Store(self.vocabulary, self.tokens_per_user, rows, path=self.path, named=f"federation {self.federation}")
+        users = Store(
+            self.vocabulary, self.tokens_per_user, rows, path=self.path, named=f"federation {self.federation}"
+        )
+        return users if self.held_out is None else replace(users, held_out=store_facts(Path(self.held_out))["held_out"])
 
     def held_out_users(self) -> Store | None:
+        """The users that the server measures exactly: those of the store that it was given, unless it is private."""
         if self.held_out is None:
             return None
-        store = Store.open(self.held_out, "test")
-        if store.vocabulary.fingerprint != self.vocabulary.fingerprint:
+        if load_tokenizer(find_tokenizer(Path(self.held_out))).fingerprint != self.vocabulary.fingerprint:
             raise SottoError(
                 f"{self.held_out} has other words than the federation; prepare it with its {self.vocabulary.file_name}"
             )
-        return store if store.users else None
+        return held_out_of(self.held_out)
 
     def enrol(self, name: str, users: int, limits: Limits, public_key: str | None = None) -> Roster:
         """The roster with one more device, after the others. The device's folder is made.

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
+from sottovoce.evaluation.figures import Evaluation, last_evaluation
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_spread
 from sottovoce.reporting.draw.panels import Row, draw_histograms
@@ -14,8 +15,8 @@ from sottovoce.reporting.draw.utility import Spot, draw_utility
 from sottovoce.reporting.findings import Finding, public
 from sottovoce.reporting.notebook import html_frame
 from sottovoce.reporting.pages import Drawing, Table, render_page
-from sottovoce.reporting.report import finite_points, last_evaluation, levels_of, measured
-from sottovoce.runs.baselines import Baselines, Score
+from sottovoce.reporting.report import finite_points, levels_of, measured
+from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.errors import count_of
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.statement import Statement
@@ -39,7 +40,7 @@ class Compared:
     bytes: int = 0  # of the text of the comparison: internal; 0 where it was not measured
     budget: float | None = None
     findings: tuple[Finding, ...] = ()
-    evaluation: Json | None = None  # on the people of the comparison
+    evaluation: Evaluation | None = None  # on the people of the comparison
     within: float | None = None  # half the interval of its top-1
     head_words: dict[str, list[float]] | None = None
     spread: dict[str, float] | None = None  # over single users: internal
@@ -54,11 +55,10 @@ class Comparison:
     people: str = ""
     internal: bool = False
     notes: Sequence[tuple[str, str]] = ()
-    bases: Mapping[str, Score] = field(default_factory=dict)  # by name, measured on the same people
-    for_owner_alone: bool = False  # does it hold exact figures that others may not see?
+    bases: Mapping[str, Evaluation] = field(default_factory=dict)  # by name, measured on the same people
 
     @property
-    def baselines(self) -> dict[str, Score]:
+    def baselines(self) -> dict[str, Evaluation]:
         """Those of all runs, by name; those of other users by name and run."""
         found, drawn = dict(self.drawn_baselines), self.drawn_baselines
         for run in self.runs:
@@ -72,9 +72,9 @@ class Comparison:
         return name.removeprefix("the start, ") in self.bases
 
     @property
-    def drawn_baselines(self) -> dict[str, Score]:
+    def drawn_baselines(self) -> dict[str, Evaluation]:
         """Those of the first run, and of the runs that agree with it: another score for a name is of other users."""
-        found: dict[str, Score] = {}
+        found: dict[str, Evaluation] = {}
         for run in self.runs:
             scores = run.baselines.scores if run.baselines else {}
             if all(found.get(name, score) == score for name, score in scores.items()):
@@ -94,7 +94,7 @@ class Comparison:
     def rows(self) -> list[dict[str, str]]:
         """The runs and the baselines as a table."""
         named = self.baselines.items()
-        over_words = any(_measured(run)[1].get("top1_words") is not None for run in self.runs)
+        over_words = any((found := _measured(run)[1]) and found.top1_words is not None for run in self.runs)
         runs = [_run_row(run, over_words or not self.same_tokens) for run in self.runs]
         scores = (_score_row(name, score, name in self.bases) for name, score in named)
         return [*runs, *({column: score.get(column, "–") for column in runs[0]} for score in scores)]
@@ -153,7 +153,7 @@ def _run_json(run: Compared, internal: bool) -> Json:
         "projected": statement.has_guarantee and statement.is_unfinished,
         "rounds_done": statement.rounds_done,
         "rounds_planned": statement.rounds_planned,
-        "evaluation": {"round": at, **evaluation} if evaluation else None,
+        "evaluation": {"round": at, **evaluation.to_json()} if evaluation else None,
         "measured_together": run.evaluation is not None,
         "top1_within": run.within,
         "head_words": run.head_words,
@@ -196,7 +196,7 @@ def _coloured(runs: Sequence[Compared]) -> Iterator[tuple[str, Compared]]:
     return zip(cycle(COLOURS), runs)
 
 
-def _measured(run: Compared) -> tuple[int, Json]:
+def _measured(run: Compared) -> tuple[int, Evaluation | None]:
     """The evaluation that is shown: that of the comparison, or else the record's last."""
     if run.evaluation is not None:
         return run.statement.rounds_done, run.evaluation
@@ -212,28 +212,38 @@ def _replaced(runs: Sequence[Compared]) -> str:
 
 def _run_row(run: Compared, over_words: bool) -> dict[str, str]:
     statement, (at, evaluation) = run.statement, _measured(run)
-    guarantee, top1 = "no guarantee", finite(evaluation.get("top1"))
+    guarantee, figures = "no guarantee", _figures(evaluation)
     if statement.has_guarantee:
         projected = ", projected" if statement.is_unfinished else ""
         guarantee = f"{epsilon_text(statement.epsilon)} at δ = {plain(statement.delta)}{projected}"
     return {
         "Run": run.name,
         "ε": guarantee,
-        "Top-1": _with_interval(top1, run.within),
-        **({"Top-1 over words": _top1_words(evaluation)} if over_words else {}),
-        "Perplexity": _perplexity(evaluation.get("perplexity")),
-        "Bits per byte": _bits(evaluation.get("bits_per_byte")),
+        "Top-1": _with_interval(evaluation.top1 if evaluation else None, run.within),
+        **({"Top-1 over words": figures["Top-1 over words"]} if over_words else {}),
+        "Perplexity": figures["Perplexity"],
+        "Bits per byte": figures["Bits per byte"],
         "Measured on": THESE if run.evaluation is not None else f"its own users, round {at:,}" if evaluation else "–",
         "Rounds": f"{statement.rounds_done:,} of {statement.rounds_planned:,}",
         "Model": run.model,
     }
 
 
-def _score_row(name: str, score: Score, measured_here: bool) -> dict[str, str]:
-    shown = {"Top-1": percent(score.top1, 2), "Perplexity": _perplexity(score.perplexity)}
-    shown |= {"Bits per byte": _bits(score.bits_per_byte), "Top-1 over words": _share(score.top1_words)}
-    shown["Measured on"] = THESE if measured_here else OF_TRAINING
+def _score_row(name: str, score: Evaluation, measured_here: bool) -> dict[str, str]:
+    where = THESE if measured_here else OF_TRAINING
+    shown = {"Top-1": percent(score.top1, 2), **_figures(score), "Measured on": where}
     return {"Run": name, "ε": "public text", **shown, "Rounds": "", "Model": ""}
+
+
+def _figures(evaluation: Evaluation | None) -> dict[str, str]:
+    """Those besides top-1, by their columns."""
+    if evaluation is None:
+        return dict.fromkeys(("Top-1 over words", "Perplexity", "Bits per byte"), "–")
+    return {
+        "Top-1 over words": _top1_words(evaluation),
+        "Perplexity": _perplexity(evaluation.perplexity),
+        "Bits per byte": _bits(evaluation.bits_per_byte),
+    }
 
 
 def _perplexity(value: float | None) -> str:
@@ -246,13 +256,11 @@ def _bits(value: float | None) -> str:
     return "–" if number is None else f"{number:.3f}"
 
 
-def _share(value: float | None) -> str:
-    return "–" if value is None else percent(value, 2)
-
-
-def _top1_words(evaluation: Json) -> str:
-    words = evaluation.get("words")
-    return _share(evaluation.get("top1_words")) + (f", at {count_of(words, 'word')}" if words else "")
+def _top1_words(evaluation: Evaluation) -> str:
+    if evaluation.top1_words is None:
+        return "–"
+    at = f", at {count_of(evaluation.words, 'word')}" if evaluation.words else ""
+    return percent(evaluation.top1_words, 2) + at
 
 
 def _with_interval(value: float | None, within: float | None) -> str:
@@ -265,7 +273,7 @@ def _utility(comparison: Comparison) -> Drawing | None:
     spots, rows = [], []
     key, name = ("top1", "Top-1") if comparison.same_words else ("top1_words", "Top-1 over words")
     for colour, run in _coloured(comparison.runs):
-        top1 = finite(_measured(run)[1].get(key))
+        top1 = finite(getattr(_measured(run)[1], key, None))
         if top1 is None:
             continue
         within = run.within if comparison.same_words else None

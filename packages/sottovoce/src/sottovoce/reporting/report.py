@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sottovoce.audit.results import Audits
+from sottovoce.evaluation.figures import Evaluation, coarse_count, evaluations, last_evaluation
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_number_line
 from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
-from sottovoce.runs.baselines import Baselines, Score
-from sottovoce.runs.record import coarse_count
+from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.adversaries import adversaries
 from sottovoce_evidence.errors import count_of, plural
 from sottovoce_evidence.files import Json
-from sottovoce_evidence.statement import Statement
+from sottovoce_evidence.statement import PRIVATE, Statement
 from sottovoce_evidence.statement_text import (
     PRACTICE,
     PROTECTS,
@@ -80,7 +80,6 @@ class Evidence:
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     other: OtherRun | None = None
     date: str = ""  # when the page is written
-    exact: bool = True  # may exact figures of held-out users be shown? If not, the record has none
 
     @property
     def other_record(self) -> Lines:
@@ -94,13 +93,12 @@ class Evidence:
     @property
     def not_evaluated(self) -> str:
         """Why there is no curve of evaluations."""
-        if self.exact:
-            return "No evaluation was made in this run."
-        why = "they paid for a private accuracy, or the store that would tell is gone"
-        return f"No exact figure of held-out users is shown: {why}."
+        if self.statement.held_out == PRIVATE:
+            return "Held-out users were declared private: no exact figure of them is computed."
+        return "No evaluation was made in this run."
 
     @property
-    def scores(self) -> dict[str, Score]:
+    def scores(self) -> dict[str, Evaluation]:
         """Those of the baselines."""
         return self.baselines.scores if self.baselines else {}
 
@@ -197,7 +195,7 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     statement = evidence.statement
     notices = [("Synthetic people", PRACTICE)] if statement.practice else []
     _, last = last_evaluation(evidence.record)
-    if evidence.baselines and last and (text := evidence.baselines.no_better(last["top1"], last.get("top1_words"))):
+    if evidence.baselines and last and (text := evidence.baselines.no_better(last)):
         notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))
     if evidence.other and evidence.other_tokens:
         text = f"Top-1 and perplexity are per token, and {evidence.other.name} has another tokenizer: they cannot be "
@@ -225,8 +223,8 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     _, last = last_evaluation(evidence.record)
     declared = statement.declared
     people = "held-out users"
-    if "users" in last:
-        people = f"about {count_of(coarse_count(last['users']), 'held-out user')}"
+    if last:
+        people = f"about {count_of(coarse_count(last.users), 'held-out user')}"
     best = max(evidence.scores.items(), key=lambda named: named[1].top1, default=None)
     beaten = "" if best is None else f"; {best[0]}: {percent(best[1].top1)}"
     sent = (evidence.traffic or {}).get("total") if statement.across_devices else None  # a simulation sends nothing
@@ -245,9 +243,9 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     return [*facts, ("Model", kind.upper() if sizes else "own", sizes or kind)]
 
 
-def _bits_of(evaluation: Json) -> str:
+def _bits_of(evaluation: Evaluation | None) -> str:
     """What can be compared between tokenizers, where it was measured."""
-    bits = finite(evaluation.get("bits_per_byte"))
+    bits = finite(evaluation.bits_per_byte) if evaluation else None
     return "" if bits is None else f"; {bits:.3f} bits per byte"
 
 
@@ -307,35 +305,34 @@ def _evaluation_table(evidence: Evidence) -> Json | None:
     bars, end = _bars(evidence, measured)
     if evidence.baselines and evidence.baselines.start_model:
         columns.insert(1, f"The start, {evidence.baselines.start}")
-        measured.insert(1, evidence.baselines.start_model.to_json())
+        measured.insert(1, evidence.baselines.start_model)
     rows = [
         (label, [_measure(key, values) for values in measured], meaning)
         for key, label, meaning in _MEASURES
-        if key in last
+        if getattr(last, key) is not None
     ]
-    users = coarse_count(last.get("users", 0))
+    users = coarse_count(last.users)
     return {"round": at, "users": users, "bars": bars, "bars_end": end, "columns": columns, "rows": rows}
 
 
-def _bars(evidence: Evidence, measured: list[Json]) -> tuple[list[Bar], str]:
+def _bars(evidence: Evidence, measured: list[Evaluation]) -> tuple[list[Bar], str]:
     """Top-1 of the baselines, of this run and of the other: from 0 to the next tenth above all, which is shown too.
 
     Another run with other tokens has no bar: its top-1 is of something else.
     """
-    found = [(name, score.to_json(), True) for name, score in evidence.scores.items()]
+    found = [(name, score, True) for name, score in evidence.scores.items()]
     found += [("this run", measured[0], False)]
     if evidence.other and not evidence.other_tokens:
         found += [(evidence.other.name, values, True) for values in measured[1:]]
-    end = min(1, (int(10 * max(values["top1"] for _, values, _ in found)) + 1) / 10)
+    end = min(1, (int(10 * max(score.top1 for _, score, _ in found)) + 1) / 10)
     bars = [
-        Bar(name, values["top1"] / end, percent(values["top1"]), _perplexity_of(values), quiet)
-        for name, values, quiet in found
+        Bar(name, score.top1 / end, percent(score.top1), _perplexity_of(score), quiet) for name, score, quiet in found
     ]
     return bars, f"{end:.0%}"
 
 
-def _perplexity_of(values: Json) -> str:
-    return "" if finite(values.get("perplexity")) is None else f"perplexity {_measure('perplexity', values)}"
+def _perplexity_of(score: Evaluation) -> str:
+    return "" if finite(score.perplexity) is None else f"perplexity {_measure('perplexity', score)}"
 
 
 def _audit(evidence: Evidence) -> Json:
@@ -361,10 +358,10 @@ def _cost_cells(row: Json) -> list[str]:
     return [row["part"], f"{coarse_count(row['users']):,}", *map(percent, shares), lost]
 
 
-def _measure(key: str, evaluation: Json) -> str:
-    if key not in evaluation:
+def _measure(key: str, evaluation: Evaluation | None) -> str:
+    if evaluation is None or getattr(evaluation, key) is None:
         return "–"
-    value = finite(evaluation.get(key))
+    value = finite(getattr(evaluation, key))
     if value is None:
         return "not finite"
     if key in _SHARES:
@@ -372,18 +369,9 @@ def _measure(key: str, evaluation: Json) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
-def evaluations(record: Iterable[Json]) -> list[tuple[int, Json]]:
-    return [(line["round"], line["evaluation"]) for line in record if line.get("evaluation")]
-
-
-def last_evaluation(record: Iterable[Json]) -> tuple[int, Json]:
-    found = evaluations(record)
-    return found[-1] if found else (0, {})
-
-
 def measured(record: Iterable[Json], key: str) -> Points:
     """A measure of the evaluations by round, where it is finite."""
-    return finite_points(({"round": at, **evaluation} for at, evaluation in evaluations(record)), key)
+    return finite_points(({"round": at, key: getattr(found, key)} for at, found in evaluations(record)), key)
 
 
 def finite_points(lines: Iterable[Json], key: str) -> Points:
@@ -432,7 +420,7 @@ def _bits_per_byte(evidence: Evidence) -> Drawing:
     return figure.drawing(words, "It was not measured in this run.")
 
 
-def levels_of(scores: dict[str, Score], key: str) -> list[Level]:
+def levels_of(scores: dict[str, Evaluation], key: str) -> list[Level]:
     """The baselines, where they have a finite value. The top-1 of a unigram is at most that of a constant keyboard."""
     return [
         Level(name.removeprefix("the start, "), value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import DamagedRun
 from sottovoce_evidence.files import Facts, read_sealed
@@ -19,30 +20,18 @@ def token_text(token: str | None) -> str:
 
 
 @dataclass(frozen=True)
-class Score(Facts, sparse=True):
-    """How well a baseline predicts the held-out users of a run, rounded as their other public figures are."""
-
-    users: int
-    top1: float
-    top3: float
-    top5: float
-    perplexity: float | None  # None where it is infinite
-    top1_words: float | None = None  # None where it was not measured, as the rest
-    perplexity_in_vocabulary: float | None = None
-    oov_rate: float | None = None
-    bits_per_byte: float | None = None
-
-
-@dataclass(frozen=True)
 class Baselines(Facts, sparse=True):
-    """`constant` is a keyboard that always suggests the same tokens, frequent ones of public text or of any text."""
+    """How well these predict the held-out users of a run, rounded as their other public figures are.
+
+    `constant` is a keyboard that always suggests the same tokens, frequent ones of public text or of any text.
+    """
 
     start: str = NOTHING  # what the run started from: "base english", "run X"
-    start_model: Score | None = None  # before the first round; None where it started from nothing
+    start_model: Evaluation | None = None  # before the first round; None where it started from nothing
     frequencies: str | None = None  # the public text that tokens were counted in; None where there is none
     token: str | None = None  # what `constant` suggests first
-    constant: Score | None = None
-    unigram: Score | None = None
+    constant: Evaluation | None = None
+    unigram: Evaluation | None = None
 
     @classmethod
     def of(cls, run: RunFolder) -> Self | None:
@@ -55,7 +44,7 @@ class Baselines(Facts, sparse=True):
             raise DamagedRun(f"cannot read {run.baselines_file} ({error}); put it back, or remove it") from None
 
     @property
-    def scores(self) -> dict[str, Score]:
+    def scores(self) -> dict[str, Evaluation]:
         """Those that were measured, by what a reader calls them."""
         named = {
             f"always {token_text(self.token)}": self.constant,
@@ -70,14 +59,14 @@ class Baselines(Facts, sparse=True):
         named = {"start": self.start_model, token_text(self.token): self.constant}
         return ", ".join(f"{name} {score.top1:.1%}" for name, score in named.items() if score is not None)
 
-    def no_better(self, top1: float, top1_words: float | None = None) -> str | None:
+    def no_better(self, measured: Evaluation) -> str | None:
         """A sentence for a model that is no better than a baseline, with what to do; None for one that is.
 
-        `top1_words`, over words alone where it was measured, may stand still while punctuation and ends of text gain.
+        Its top-1 over words alone where it was measured, may stand still while punctuation and ends of text gain.
         It is said too where no word is right at all. Shares are compared as they are shown.
         """
-        scores, top1 = self.scores.items(), round(top1, 4)
-        top1_words = None if top1_words is None else round(top1_words, 4)
+        scores, top1 = self.scores.items(), round(measured.top1, 4)
+        top1_words = None if measured.top1_words is None else round(measured.top1_words, 4)
         of_all = {name: score.top1 for name, score in scores if top1 <= score.top1}
         of_words = {name: score.top1_words for name, score in scores if score.top1_words is not None}
         of_words = {name: share for name, share in of_words.items() if top1_words is not None and top1_words <= share}

@@ -6,41 +6,14 @@ import json
 import os
 from pathlib import Path
 
+from sottovoce.files import sync_folder, write_aside
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.files import LINES, Json, as_json, parse_json, read_plain, sync_folder, unreadable, write_aside
-
-
-def coarse_count(people: int) -> int:
-    """A number of people for public files: its first two digits, rounded down. These people are not protected."""
-    unit = 10 ** max(len(str(people)) - 2, 0)
-    return people // unit * unit
-
-
-def of_held_out(evaluation: Json) -> Json:
-    """An evaluation of held-out people for public files: how well a model does on them, and a coarse count of them.
-
-    The length of their text is left out, and figures are rounded so that it cannot be computed from them.
-    """
-    public = {name: _coarse(value) if isinstance(value, float) else value for name, value in evaluation.items()}
-    for length in ("targets", "bytes"):
-        public.pop(length, None)
-    if "words" in public:  # that were measured: of a short text, all
-        public["words"] = coarse_count(evaluation["words"])
-    return public | {"users": coarse_count(evaluation["users"])}
-
-
-def without_evaluations(record: list[Json]) -> list[Json]:
-    """The lines of a record without what was measured on held-out people exactly."""
-    return [{name: value for name, value in line.items() if name != "evaluation"} for line in record]
+from sottovoce_evidence.files import LINES, Json, as_json, parse_json, read_plain, unreadable
 
 
 def as_lines(record: list[Json]) -> bytes:
     """A record as its file has it."""
     return b"".join(map(_line, record))
-
-
-def _coarse(value: float) -> float:
-    return round(value, 4) if value <= 1 else float(f"{value:.4g}")
 
 
 class Lines:

@@ -13,6 +13,7 @@ from typing import Any
 
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.store import Store
+from sottovoce.evaluation.figures import Evaluation, evaluations
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import evaluate
 from sottovoce.models.contract import LanguageModel
@@ -23,6 +24,7 @@ from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.statement_text import finite
 
 # Held-out users on whom protected trials are compared at the end: these trials are few and differ little.
 FINAL_USERS = 1000
@@ -61,18 +63,18 @@ class RunToMeasure:
     def first(self) -> int:
         return self.trial.rounds_before(self.size)
 
-    def evaluate(self, store: Store, users: int) -> Facts:
-        return evaluate(self.model, store, range(min(users, store.users))).to_json()
+    def evaluate(self, store: Store, users: int) -> Evaluation:
+        return evaluate(self.model, store, range(min(users, store.users)))
 
 
 def measure(done: RunToMeasure, paper: Paper) -> Outcome:
     """The result of a finished run. Of a protected trial, everything in it is public or noised."""
     trial, recipe = done.trial, done.recipe
-    evaluations = _on_users(done) if trial.corpus.compared_on_users else _on_own_corpus(done)
-    final, facts = evaluations.curve[-1][1], {"vocabulary": done.test.vocabulary.size, "users": recipe.privacy.users}
+    measured = _on_users(done) if trial.corpus.compared_on_users else _on_own_corpus(done)
+    final, facts = measured.curve[-1][1], {"vocabulary": done.test.vocabulary.size, "users": recipe.privacy.users}
     if trial.is_protected or (trial.corpus.trained_on == "public" and paper.measure is None):
-        facts["evaluated_users"] = min(FINAL_USERS, evaluations.store.users)
-        final = done.evaluate(evaluations.store, FINAL_USERS)
+        facts["evaluated_users"] = min(FINAL_USERS, measured.store.users)
+        final = done.evaluate(measured.store, FINAL_USERS)
     if trial.is_private:
         facts |= _guarantee(done.run.read_statement())
     series: dict[str, Curve] = {}
@@ -90,12 +92,12 @@ def measure(done: RunToMeasure, paper: Paper) -> Outcome:
         first=done.first,
         rounds=recipe.run.rounds,
         user_updates=cohorts.user_updates,
-        curve=[(done.first + number, each["top1"], each["perplexity"]) for number, each in evaluations.curve],
+        curve=[(done.first + number, each.top1, finite(each.perplexity)) for number, each in measured.curve],
         evaluation=final,
         head_words=heads,
         clipped_share=cohorts.clipped_share,
         seconds=cohorts.seconds,
-        elsewhere=evaluations.elsewhere,
+        elsewhere=measured.elsewhere,
         facts=facts,
         series=cohorts.series,
     )
@@ -105,15 +107,14 @@ def measure(done: RunToMeasure, paper: Paper) -> Outcome:
 class _Evaluations:
     """Evaluations by round, the store they are of, and the last one on the other corpus it was trained on."""
 
-    curve: Sequence[tuple[int, Facts]]
+    curve: Sequence[tuple[int, Evaluation]]
     store: Store
-    elsewhere: Facts | None = None
+    elsewhere: Evaluation | None = None
 
 
 def _on_own_corpus(done: RunToMeasure) -> _Evaluations:
     """The evaluations in the record of the run."""
-    lines = done.run.record.read()
-    return _Evaluations([(line["round"], line["evaluation"]) for line in lines if "evaluation" in line], done.test)
+    return _Evaluations(evaluations(done.run.record.read()), done.test)
 
 
 def _on_users(done: RunToMeasure) -> _Evaluations:

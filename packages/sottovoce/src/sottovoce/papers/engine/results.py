@@ -11,9 +11,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.files import write_aside
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import write_aside
+from sottovoce_evidence.files import as_json
 
 SMOOTHING = 5  # evaluations, as in the paper
 MIN_FREEDOM = 4  # degrees of freedom of a spread: with fewer, runs can agree by chance
@@ -44,11 +46,11 @@ class Outcome:
     rounds: int
     user_updates: int
     curve: list[tuple[int, float, float | None]]
-    evaluation: Facts
+    evaluation: Evaluation
     head_words: dict[str, list[float]]
     clipped_share: Curve
     seconds: float | None
-    elsewhere: Facts | None = None
+    elsewhere: Evaluation | None = None
     facts: Facts = field(default_factory=dict)
     series: dict[str, Curve] = field(default_factory=dict)
 
@@ -94,6 +96,7 @@ class Outcome:
     def to_bytes(self) -> bytes:
         values = asdict(self)
         rows = {name: values.pop(name) for name in ("curve", "clipped_share")}
+        values |= {name: as_json(getattr(self, name)) for name in ("evaluation", "elsewhere")}
         rows |= {f"series: {name}": curve for name, curve in values.pop("series").items()}
         # One row a line: small, and readable in a diff.
         body = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False).rstrip("}").rstrip()
@@ -108,6 +111,8 @@ class Outcome:
             values = json.loads(path.read_text(encoding="utf-8"))
             for name in ("curve", "clipped_share"):
                 values[name] = [tuple(row) for row in values[name]]
+            for name in ("evaluation", "elsewhere"):
+                values[name] = Evaluation.from_json(found) if (found := values.get(name)) else None
             named = [name for name in values if name.startswith("series: ")]
             values["series"] = {
                 name.removeprefix("series: "): [tuple(row) for row in values.pop(name)] for name in named

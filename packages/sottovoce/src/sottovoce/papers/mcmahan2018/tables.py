@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
+from sottovoce.files import write_aside
 from sottovoce.papers.engine.results import Facts, ResultStore, Spread
 from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
 from sottovoce.papers.engine.trial import Size, Trial
@@ -23,7 +25,6 @@ from sottovoce.papers.mcmahan2018.trials import (
 )
 from sottovoce.planning.projection import project
 from sottovoce_evidence.accounting import ACCOUNTANTS, SampledGaussian, epsilon, rounded_up
-from sottovoce_evidence.files import write_aside
 
 
 @lru_cache
@@ -151,14 +152,14 @@ def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> 
     for trial in trials:
         outcomes = results.outcomes(trial)
         reached = results.rounds_to(trial, size)
-        perplexities = [outcome.evaluation["perplexity"] for outcome in outcomes]
-        known = [value for value in perplexities if value is not None]
+        perplexities = [outcome.evaluation.perplexity for outcome in outcomes]
+        known = [value for value in perplexities if math.isfinite(value)]
         clipped = [outcome.clipped_share[-1][1] for outcome in outcomes if outcome.clipped_share]
         rows.append(
             [
                 trial.label,
                 str(len(outcomes)),
-                percent(Spread.of([outcome.evaluation["top1"] for outcome in outcomes])),
+                percent(Spread.of([outcome.evaluation.top1 for outcome in outcomes])),
                 percent(results.final(trial)),
                 number(Spread.of(known)) if len(known) == len(outcomes) else "diverged",
                 "not reached" if reached is None else f"{reached.mean:,.0f}",

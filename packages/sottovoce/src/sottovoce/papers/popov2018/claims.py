@@ -43,8 +43,8 @@ DIVERGED = 700.0  # nats
 
 
 def _read(outcome: Outcome, at: int | None) -> float:
-    perplexity = outcome.facts.get("average_perplexity", outcome.evaluation["perplexity"])
-    return DIVERGED if perplexity is None else math.log(perplexity)
+    perplexity = outcome.facts.get("average_perplexity", outcome.evaluation.perplexity)
+    return DIVERGED if perplexity in (None, math.inf) else math.log(perplexity)
 
 
 def _kind(outcome: Outcome) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 from sottovoce.audit.tails import Tail
 from sottovoce.commands.audit_tails import PairTail, fit_tails
 from sottovoce.data.store import Store
+from sottovoce.evaluation.figures import Evaluation, evaluations
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
-from sottovoce.evaluation.prediction import Evaluation, averages, evaluate
+from sottovoce.evaluation.prediction import averages, evaluate
 from sottovoce.models.contract import LanguageModel
 from sottovoce.papers.engine.paper import FinishedRun
 from sottovoce.papers.engine.results import Curve, Facts
@@ -33,11 +34,11 @@ def measure(done: FinishedRun) -> tuple[Facts, dict[str, Curve]]:
         facts["tails"] = _tails(done)
     record = done.run.record.read()
     curves = {
-        name: [(line["round"], line[kind]["perplexity_in_vocabulary"]) for line in record if kind in line]
+        name: [(at, found.perplexity_in_vocabulary) for at, found in evaluations(record, kind)]
         for name, kind in ((USERS, "evaluation"), (PUBLIC, "beside"))
         if done.trial.corpus.is_users
     }
-    return facts, {name: [point for point in curve if point[1] is not None] for name, curve in curves.items()}
+    return facts, {name: [point for point in curve if math.isfinite(point[1])] for name, curve in curves.items()}
 
 
 def _measured(model: LanguageModel, store: Store) -> tuple[Evaluation, Facts]:

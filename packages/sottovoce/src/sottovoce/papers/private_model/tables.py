@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from sottovoce.papers.engine.results import Outcome, ResultStore
@@ -50,7 +51,7 @@ def _row(trial: Trial, outcome: Outcome) -> list[str]:
     if trial.is_private:
         epsilon = rounded_up(facts["epsilon"])
         z, sigma = f"{facts['noise_multiplier']:.3g}", f"{facts['noise_std']:.2g}"
-    perplexity = outcome.evaluation["perplexity"]
+    perplexity = outcome.evaluation.perplexity
     return [
         trial.label,
         epsilon,
@@ -60,6 +61,6 @@ def _row(trial: Trial, outcome: Outcome) -> list[str]:
         z,
         sigma,
         f"{outcome.user_updates:,}" if of_users else "",
-        f"{100 * outcome.evaluation['top1']:.2f} %",
-        "diverged" if perplexity is None else f"{perplexity:.4g}",
+        f"{100 * outcome.evaluation.top1:.2f} %",
+        f"{perplexity:.4g}" if math.isfinite(perplexity) else "diverged",
     ]

@@ -10,7 +10,7 @@ from typing import Any
 
 from sottovoce.runs.folder import RunFolder
 from sottovoce.web.server import LOOPBACK, local_app, missing
-from sottovoce.web.watch.follow import Follower, MayShow
+from sottovoce.web.watch.follow import Follower
 from sottovoce_evidence.errors import SottoError
 
 PORT = 8019
@@ -21,13 +21,12 @@ _QUIET = 30  # polls without news before a comment keeps the connection open
 
 def make_app(
     paths: Sequence[Path],
-    may_show_exact: MayShow,
     *,
     internal: bool,
     host: str,
     every: float,
 ) -> Any:
-    """The application of `commands.watch`, and the path of its page. `may_show_exact`: may others see exact figures?"""
+    """The application of `commands.watch`, and the path of its page."""
     try:
         from starlette.responses import FileResponse, Response, StreamingResponse
         from starlette.routing import Route
@@ -39,7 +38,7 @@ def make_app(
         return FileResponse(_STATIC / "index.html")
 
     async def events(request: Any) -> Response:
-        follower = Follower(paths, may_show_exact, internal=internal, last=request.headers.get("last-event-id", ""))
+        follower = Follower(paths, internal=internal, last=request.headers.get("last-event-id", ""))
         is_leaving = getattr(request.app.state, "is_leaving", lambda: False)
         return StreamingResponse(stream(follower, every, is_leaving), media_type="text/event-stream")
 

@@ -1,14 +1,12 @@
 """Follow the files of runs that other processes write, truncate and write again.
 
-Only the keys that the page shows are sent. Diagnostics are opened for an internal page only. Exact figures of held-out
-users who paid for a private accuracy are sent to an internal page only.
+Only the keys that the page shows are sent. Diagnostics are opened for an internal page only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import tomllib
 from collections.abc import Callable, Sequence
@@ -19,13 +17,11 @@ from typing import Literal, NamedTuple, TypedDict
 from sottovoce.data.store import store_facts
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
-from sottovoce.runs.record import without_evaluations
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import LINES, parse_json, read_plain
+from sottovoce_evidence.files import LINES, Json, parse_json, read_plain
 from sottovoce_evidence.recipe import SYNTHETIC
 
 MAX_LINES = 500  # in one message
-MayShow = Callable[[RunFolder], bool]  # may others see exact figures of a run's held-out users?
 _NEW = 120  # seconds between a recipe and its training, at most
 _SHOWN = {
     "record": ("round", "epsilon", "delta", "clip_norm", "evaluation"),
@@ -35,12 +31,6 @@ _SHOWN = {
 
 Row = dict[str, object]  # one line of a record or of diagnostics, reduced to the keys that the page shows
 Kind = Literal["record", "diagnostics"]
-
-
-class BaselineInfo(TypedDict):
-    label: str
-    top1: float
-    perplexity: float | None
 
 
 class RunInfo(TypedDict):
@@ -56,8 +46,7 @@ class RunInfo(TypedDict):
     running: bool  # a process of this machine trains it
     began: float | None  # when a process last began to train it
     first: int | None  # rounds that were done by then, where that is known
-    exact: bool  # are exact figures of its held-out users sent?
-    baselines: list[BaselineInfo]
+    baselines: list[Json]  # evaluations, each with its label
 
 
 class RunsData(TypedDict):
@@ -139,7 +128,7 @@ def _shown(kind: str, line: Row) -> Row:
     return row
 
 
-def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo:
+def describe_run(name: str, folder: RunFolder) -> RunInfo:
     recipe, statement = _read(folder.recipe_file, tomllib.loads), _read(folder.statement_file, parse_json)
     run, privacy = recipe.get("run", {}), recipe.get("privacy", {})
     return {
@@ -153,8 +142,7 @@ def describe_run(name: str, folder: RunFolder, *, exact: bool = True) -> RunInfo
         "running": is_locked(folder.lock_file),
         "began": (began := _changed(folder.lock_file)),
         "first": _rounds_before(folder, began, statement.get("rounds_done")),
-        "exact": exact,
-        "baselines": _baselines(folder) if exact else [],
+        "baselines": _baselines(folder),
     }
 
 
@@ -197,29 +185,13 @@ def _rounds_before(folder: RunFolder, began: float | None, done: int | None) -> 
     return 0 if began - made < _NEW else None
 
 
-def _baselines(folder: RunFolder) -> list[BaselineInfo]:
+def _baselines(folder: RunFolder) -> list[Json]:
     try:
         found = Baselines.of(folder)
     except SottoError:  # half written, or damaged: the run itself says so
         return []
-    return [
-        {
-            "label": name.removeprefix("the start, "),
-            "top1": score.top1,
-            "perplexity": value if (value := score.perplexity) is not None and math.isfinite(value) else None,
-        }
-        for name, score in (found.scores if found else {}).items()
-    ]
-
-
-def _is_exact(folder: RunFolder, may_show_exact: MayShow) -> bool:
-    """May all see exact figures of the held-out users? Not where nothing tells. A run that is not there has none."""
-    if not folder.recipe_file.exists() and not folder.record.path.exists():
-        return True
-    try:
-        return may_show_exact(folder)
-    except Exception:  # noqa: BLE001 -- whatever is wrong with its files or its store, nothing tells
-        return False
+    scores = found.scores if found else {}
+    return [{"label": name.removeprefix("the start, "), **score.to_json()} for name, score in scores.items()]
 
 
 def _read(path: Path, parse: Callable[[str], object]) -> dict:
@@ -257,10 +229,6 @@ class _File:
             return new._replace(again=True)
         return new if new.again or new.position != before else None
 
-    def forget(self) -> None:
-        """All its lines are sent again."""
-        self.status, self.known = None, False
-
 
 def _status(path: Path) -> tuple[int, int, int]:
     try:
@@ -270,29 +238,10 @@ def _status(path: Path) -> tuple[int, int, int]:
     return (found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-@dataclass
-class _HeldOut:
-    """Whether exact figures of a run's held-out users are sent: asked whenever there may be new ones."""
-
-    run: RunFolder
-    may_show_exact: MayShow
-    exact: bool = True
-    asked: tuple[object, ...] | None = None
-
-    def ask(self) -> bool:
-        """Has the answer changed?"""
-        status = (_status(self.run.recipe_file), _status(self.run.record.path))
-        if status == self.asked:
-            return False
-        before, first = self.exact, self.asked is None
-        self.asked, self.exact = status, _is_exact(self.run, self.may_show_exact)
-        return self.exact != before and not first
-
-
 class Follower:
     """What one reader of the page has received, and what is new to it. `last` is the id of its last event."""
 
-    def __init__(self, paths: Sequence[Path], may_show_exact: MayShow, *, internal: bool = False, last: str = ""):
+    def __init__(self, paths: Sequence[Path], *, internal: bool = False, last: str = ""):
         self._runs = [RunFolder(path) for path in paths]
         self._names = names_of(paths)
         runs = list(enumerate(self._runs))
@@ -300,7 +249,6 @@ class Follower:
         if internal:
             self._files += [_File(number, "diagnostics", run.diagnostics.path) for number, run in runs]
         self._internal = internal
-        self._held_out = [_HeldOut(run, may_show_exact) for run in self._runs]
         self._server = _digest(json.dumps([[str(path.resolve()) for path in paths], internal]).encode())
         self._sent_runs: list[RunInfo] | None = None
         self._live = False
@@ -325,12 +273,7 @@ class Follower:
     def poll(self) -> list[Message]:
         """All new events, in order."""
         messages = []
-        if not self._internal:
-            for held_out, file in zip(self._held_out, self._files, strict=True):
-                if held_out.ask():
-                    file.forget()  # also what the reader has already: it leaves the page
-        about = zip(self._names, self._held_out, strict=True)
-        runs = [describe_run(name, held_out.run, exact=held_out.exact) for name, held_out in about]
+        runs = [describe_run(name, run) for name, run in zip(self._names, self._runs, strict=True)]
         if runs != self._sent_runs:
             self._sent_runs = runs
             messages.append(Message("runs", {"runs": runs, "internal": self._internal}))
@@ -343,8 +286,7 @@ class Follower:
 
     def _lines(self, file: _File, new: NewLines) -> list[Message]:
         """Long files go in pieces. Only the last has an id: a reader that is cut off before gets all pieces again."""
-        lines = new.lines if self._held_out[file.run].exact else without_evaluations(new.lines)
-        rows = [_shown(file.kind, line) for line in lines]
+        rows = [_shown(file.kind, line) for line in new.lines]
         pieces = [rows[start : start + MAX_LINES] for start in range(0, len(rows), MAX_LINES)] or [[]]
         messages = []
         for number, piece in enumerate(pieces):

@@ -133,7 +133,7 @@ function facts(run) {
   const spent = !last ? ["–", at] : isNumber(last.epsilon)
     ? [epsilon(last.epsilon), isNumber(about.budget) ? `of ${epsilon(about.budget, 6)}, ${at}` : at] : ["infinite", "no guarantee"];
   const measure = (key, format) => (found && isNumber(found.evaluation[key]) ? format(found.evaluation[key]) : found ? "not finite" : "–");
-  const when = found ? `round ${found.round.toLocaleString("en")}` : about.exact ? "not evaluated yet" : "not shown";
+  const when = found ? `round ${found.round.toLocaleString("en")}` : "not evaluated yet";
   return [
     ["Round", done.toLocaleString("en"), isNumber(about.rounds) ? `of ${about.rounds.toLocaleString("en")}` : ""],
     ["ε spent", ...spent],
@@ -218,8 +218,7 @@ function charts() {
     ? [["top-5", "pale", "top5"], ["top-3", "middle", "top3"], ["top-1", "c0", "top1"]].map(([label, kind, key]) => ({ label, kind, points: measured(run, key) }))
     : perRun((one) => measured(one, "top1"));
   const below = baselines("top1"), above = baselines("perplexity");
-  const unknown = runs.every((one) => one.about.exact) ? "No evaluation yet."
-    : "No exact figure: held-out users paid for a private accuracy, or their store is not here to tell. With --internal the owner sees them.";
+  const unknown = "No evaluation yet.";
   const shown = [
     { name: single ? "Accuracy" : "Top-1 accuracy", unit: "share of targets", words: `On held-out users.${below.length ? " Dashed: top-1 without training on people." : ""}`, format: percent, lines: accuracy, levels: below, fromZero: true, nothing: unknown },
     { name: "Perplexity", unit: "perplexity", words: `On held-out users; lower is better.${above.length ? " Dashed: without training on people." : ""}`, format: number, lines: perRun((one) => measured(one, "perplexity")), levels: above, fromZero: true, widen: true, nothing: unknown },
