@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from releases import WORDS, evidences
 
-from sottovoce_evidence.accounting import NonPrivate, SampledGaussian, SampledSkellam, epsilon
+from sottovoce_evidence.accounting import BestOfRuns, NonPrivate, SampledGaussian, SampledSkellam, epsilon
 from sottovoce_evidence.accounting.events import ADDED, REPLACED, CorrelatedGaussian
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import (
     CanarySummary,
+    ChosenFacts,
     EarlierRun,
     Evidence,
     Registered,
@@ -204,6 +205,16 @@ def test_fewer_rounds_than_asked_for_need_a_budget_that_forbids_the_next():
     again = replace(run(privacy={"epsilon": spent}, rounds=10, rounds_done=7, charged_again=3), charged=[(ROUND, 10)])
     assert list(charge_faults(again)) == []
     assert list(charge_faults(replace(again, charged=[(ROUND, 9)])))
+
+
+def test_a_choice_is_of_runs_of_all_rounds_that_are_asked_for():
+    spent = epsilon([(ROUND, 10)], DELTA, "rdp")
+    for limit, planned, faults in ((None, 20, 0), (None, 10, 1), (2 * spent, 10, 1), (spent, 10, 0)):
+        chosen = {"chosen": ChosenFacts(3, "perplexity", "best"), "rounds_planned": planned, "rounds_done": planned}
+        evidence = run(privacy={"epsilon": limit}, **chosen)
+        best = BestOfRuns(4.0, "geometric", tuple(evidence.charged))
+        assert len(list(charge_faults(replace(evidence, charged=[(best, 1)])))) == faults
+        assert list(charge_faults(evidence))  # one run is charged, and it was chosen among several
 
 
 def test_what_a_start_cost_this_runs_people_is_charged():

@@ -541,7 +541,7 @@ class Training:
         """What the statement says of the run apart from its recipe and its charges."""
         store, header, mechanism = self.store, self.ledger.header, self.assembly.algorithm.mechanism
         vocabulary, canaries = store.vocabulary, header.get("canaries")
-        own = self.recipe.privacy.estimator not in NUMBERS.estimators
+        own, norms = self.recipe.privacy.estimator not in NUMBERS.estimators, mechanism.clip_norms(1, mechanism.start())
         return RunFacts(
             run=self.payments.run,
             rounds_planned=self.payments.planned,
@@ -550,7 +550,7 @@ class Training:
             charged_elsewhere=sum(count for _, count in extra),
             charged_to_store=self.payments.charged_to_store(),
             clipped_parts=len(mechanism.clipping.clip_norms),
-            own_sensitivity=mechanism.sensitivity(mechanism.clip_norms(1, mechanism.start())) if own else None,
+            own_sensitivity=mechanism.estimator.sensitivity(joint_norm(norms)) if own else None,
             vocabulary=VocabularyFacts.of(
                 vocabulary.fingerprint, store.vocabulary_source, vocabulary.kind, vocabulary.contexts
             ),
