@@ -39,6 +39,7 @@ from sottovoce_evidence.release import (
     numbers_in,
     shown,
 )
+from sottovoce_evidence.rules import guarantee_rules
 from sottovoce_evidence.statement import (
     EXACT,
     PRIVATE,
@@ -188,6 +189,7 @@ class _Found:
         self.epsilons = tuple(_try(lambda: accounted(evidence.charged, due.delta))[0] or ())
         follows = f"follows from {RECIPE}, {LEDGER} and {FACTS}"
         yield _judged("statement", chain(_promise_faults(due), self._compared(stated, due)), follows)
+        yield _judged("recipe", self._rule_faults(evidence), "breaks no rule of a guarantee")
         yield _judged("ledger", charge_faults(evidence), "charges what the recipe's rounds cost")
         cost = f"ε = {accounting.rounded_up(due.epsilon, 4)} at δ = {plain_number(due.delta)}"
         yield _judged("epsilon", self._second_opinions(evidence, due), f"{cost}, and no accountant contradicts it")
@@ -197,6 +199,13 @@ class _Found:
             yield _judged("held-out users", self._held_out_faults(due), "no exact figure in this folder is of them")
         self._read_readme(evidence, due)
         self.notes += _notes(self.signed, due)
+
+    def _rule_faults(self, evidence: Evidence) -> Iterator[str]:
+        if list(evidence.own_code()):  # what its rules are, only that code knows
+            return
+        if evidence.recipe.privacy.mode != "private":
+            yield f"its mode is {evidence.recipe.privacy.mode!r}, which promises nothing"
+        yield from guarantee_rules(evidence.recipe, evidence.before)
 
     def _compared(self, stated: Json, due: Statement) -> Iterator[str]:
         """A claimed ε may be larger than the one that follows, never smaller. All else is equal."""

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.audit.results import Audits, CanariesResult, RoundsResult
-from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.new_run import start_in
 from sottovoce.commands.release_folder import NotVerified, Publication, ReleaseFolder, store_ledger
 from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.files import check_empty, made_aside
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import WEIGHTS, RunFolder

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.evaluate import Extra, evaluate_run, public_text
 from sottovoce.commands.initial_model import with_sizes
 from sottovoce.commands.new_run import Context, open_run
@@ -22,6 +21,7 @@ from sottovoce.commands.train import train
 from sottovoce.data.store import Store, store_facts
 from sottovoce.data.tokenizer_files import find_tokenizer
 from sottovoce.files import check_empty, made_aside, work_folder, write_aside
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import RunFolder

@@ -15,7 +15,6 @@ from typing import Unpack
 import numpy as np
 
 from sottovoce.build.assembly import weights_of
-from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import Clock, Pace
 from sottovoce.commands.forecast import sampled
@@ -40,6 +39,7 @@ from sottovoce.evaluation.figures import Evaluation, last_evaluation
 from sottovoce.evaluation.prediction import evaluate
 from sottovoce.files import explain_full_disk
 from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.reporting.notebook import html_table
 from sottovoce.reporting.statement import with_store_total
