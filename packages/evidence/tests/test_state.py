@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -396,3 +397,12 @@ def test_what_is_no_fact_is_refused(name, value):
 )
 def test_values_differ_by_more_than_rounding(one, other, paths):
     assert [path for path, *_ in differences(one, other)] == paths
+
+
+def test_the_headline_ledger_gives_its_own_statement():
+    """A run of 5,000 rounds whose statement, ledger and recipe are in the documentation."""
+    values = json.loads((Path(__file__).parents[3] / "docs/results/headline/privacy.json").read_text())
+    stated = Statement.from_json(values)
+    recipe = Recipe.load("headline").replace(privacy={"accountant": "pld"})
+    due = state(Evidence(recipe, stated.charged, stated.facts))
+    assert {name: value for name, value in values.items() if name != "checksum"} == due.to_json()
