@@ -108,7 +108,6 @@ def test_progress_is_shown_before_the_first_round_and_the_result_is_written(reci
     assert (result.statement.private, result.statement.rounds_planned, result.statement.rounds_done) == (True, 6, 0)
     card = run.read_card()
     assert (card["trained_on"], card["rounds"], card["kind"]) == ("people", 0, "lstm")
-    assert card["privacy"] == run.read_statement()
 
 
 def test_the_time_left_of_a_run_that_goes_on_is_known_at_once(recipe, tmp_path, no_rounds):
