@@ -314,7 +314,8 @@ def model_folder(run: RunFolder, tmp_path: Path) -> Path:
 
 def test_a_base_is_a_start_of_a_private_run(model_folder, store):
     start = start_of(store, model_folder)
-    assert start.facts == StartFacts(start.weights, "public", name="base tiny")
+    text = {"text": "lines of colours", "licence": "CC0"}
+    assert start.facts == StartFacts(start.weights, "public", name="base tiny", **text)
     assert start_of(store, model_folder, model=said(model_folder)).facts == start.facts
 
 
@@ -368,6 +369,7 @@ def test_only_a_release_that_verifies_is_a_private_start(begun, released, run, o
     (release / "report.html").write_text("another")
     with pytest.raises(DamagedRun, match=r"is not as its owner signed it \(report.html was changed\)"):
         start_of(others, release)
+    (release / "report.html").write_text("report")
     for name in ("SHA256SUMS", "SHA256SUMS.sig", "signer.pub"):
         (release / name).unlink()
     assert start_of(others, release).facts.signer is None
