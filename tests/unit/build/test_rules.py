@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from family import of_family
-from sottovoce.build import rules
+from sottovoce.build import participation, rules
 from sottovoce.build.assembly import adapters_of
 from sottovoce.build.mechanism import resolve
 from sottovoce.build.rules import (
@@ -319,19 +319,24 @@ def test_every_example_is_refused_with_its_sentence(scope: str, example: Case, w
     assert words in str(refused.value)
 
 
-def _line(rule: Iterator[str]) -> int:
+def _line(rule: Iterator[str]) -> tuple[str, int]:
     """Where the first rule that applies yields its sentence."""
     next(rule)
     innermost: Any = rule
     while innermost.gi_yieldfrom is not None:
         innermost = innermost.gi_yieldfrom
-    return innermost.gi_frame.f_lineno
+    return innermost.gi_frame.f_code.co_filename, innermost.gi_frame.f_lineno
 
 
 def test_every_rule_has_an_example() -> None:
-    yields = (node for node in ast.walk(ast.parse(inspect.getsource(rules))) if isinstance(node, ast.Yield))
+    yields = [
+        (module.__file__, node.lineno)
+        for module in (rules, participation)
+        for node in ast.walk(ast.parse(inspect.getsource(module)))
+        if isinstance(node, ast.Yield)
+    ]
     reached = {_line(SCOPES[scope](example)) for scope, examples in EXAMPLES.items() for example, _ in examples}
-    assert sorted(node.lineno for node in yields) == sorted(reached)
+    assert sorted(yields) == sorted(reached)
 
 
 @pytest.mark.parametrize("scope", SCOPES)

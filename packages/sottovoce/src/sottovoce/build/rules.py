@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from sottovoce.build.participation import correlated, separation
 from sottovoce.data.store import Store
 from sottovoce.local.update import rehearsed
 from sottovoce.models.lora import Survey, starred
@@ -42,14 +43,15 @@ def check(rules: Iterator[str]) -> None:
 def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = ()) -> Iterator[str]:
     """Rules of a recipe alone. `before` was spent on the store's vocabulary."""
     # Only the first sentence is shown, so the order is from what is trained to how it is done.
+    sampler = SAMPLERS[recipe.privacy.sampling]
     yield from model_keys(recipe.model)
     yield from _method(recipe)
     yield from _examples(recipe, processes)
     yield from _cohort(recipe.privacy)
-    yield from _separation(recipe.privacy, recipe.run.rounds)
+    yield from separation(recipe.privacy, recipe.run.rounds, sampler)
     yield from _schedules(recipe)
     yield from _clip(recipe.privacy)
-    yield from _correlated(recipe.privacy)
+    yield from correlated(recipe.privacy, sampler)
     if recipe.privacy.mode == "experiment":
         yield from _experiment(recipe.privacy)
     if recipe.privacy.mode == "private":
@@ -124,28 +126,6 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
         yield f"privacy.cohort={cohort:g} must be at most the declared privacy.users={users}"
 
 
-def _separation(privacy: Privacy, rounds: int) -> Iterator[str]:
-    """How often, and how close together, one user joins."""
-    b, k, cohort, users = privacy.min_separation, privacy.participations, privacy.cohort, privacy.users
-    if not SAMPLERS[privacy.sampling].takes("min_separation"):
-        for key, value in (("min_separation", b), ("participations", k)):
-            if value:
-                yield f"privacy.{key}={value} is for privacy.sampling='min_separation', not {privacy.sampling!r}"
-        return
-    most = f"at most users / cohort = {int(users // cohort)}"
-    if b < 1:
-        yield f"privacy.min_separation is not set: the fewest rounds from one that a user joins to the next, {most}"
-    if b * cohort > users:
-        needs = f"{b} cohorts of {cohort:g} different users, and {users} are declared"
-        yield f"privacy.min_separation={b} needs {needs}; use {most}"
-    if b > rounds:
-        yield f"privacy.min_separation={b} is more than run.rounds={rounds}, so that nobody joins twice; use {rounds}"
-    if k and k * users < rounds * cohort:
-        cohorts = f"{rounds} cohorts of {cohort:g} are {rounds * cohort:g} user updates, and {users} users"
-        least = math.ceil(rounds * cohort / users)
-        yield f"privacy.participations={k}: {cohorts} give {k * users} at most; use {least} or more, or fewer rounds"
-
-
 def _schedules(recipe: Recipe) -> Iterator[str]:
     privacy, rounds = recipe.privacy, recipe.run.rounds
     schedules = {
@@ -177,27 +157,6 @@ def _schedule(key: str, points: tuple[tuple[float, ...], ...], path: str) -> Sch
         return build_schedule(points, path)
     except SottoError as error:
         raise SottoError(f"{key}: {error}") from None
-
-
-def _correlated(privacy: Privacy) -> Iterator[str]:
-    """Noise that is correlated over rounds."""
-    noise, plain = privacy.noise, Privacy()
-    own = {"noise_bands": ("banded",), "noise_buffers": ("blt",), "noise_decays": ("blt",)}
-    for key, kinds in {**own, "noise_coefficients": ("banded", "blt")}.items():
-        if getattr(privacy, key) != getattr(plain, key) and noise not in kinds:
-            yield f"privacy.{key} has no meaning with privacy.noise={noise!r}; it is for {' and '.join(kinds)}"
-    if noise == "blt" and len(privacy.noise_decays) != len(privacy.noise_coefficients):
-        yield "privacy.noise_decays must be as many as privacy.noise_coefficients, or both empty: then they are found"
-    if noise == "independent":
-        return
-    if privacy.mode == "experiment":
-        yield f"privacy.noise={noise!r} is for private runs; an experiment has independent noise"
-    if SAMPLERS[privacy.sampling].amplifies:
-        needs = "needs to know how often and how close together a user joins: use 'in_turn' or 'min_separation'"
-        yield f"privacy.noise={noise!r} {needs} as privacy.sampling, not {privacy.sampling!r}"
-    for key in ("noise_schedule", "clip_schedule", "adaptive_quantile"):
-        if getattr(privacy, key) not in ((), None):
-            yield f"privacy.{key} changes rounds, and privacy.noise={noise!r} is one release of all rounds; remove one"
 
 
 def _clip(privacy: Privacy) -> Iterator[str]:
