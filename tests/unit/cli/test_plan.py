@@ -154,7 +154,8 @@ def found(noise, *_):
 
 
 def test_kinds_of_noise_are_compared(sotto, capsys, monkeypatch):
-    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.compare_noise.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.plan.find_matrix", found)
     sotto([*SIZES, "--noise-multiplier", "0.6", "--sampling", "in_turn", "--noise", "banded"])
     out = capsys.readouterr().out
     for words in ("correlated (banded)", "At the same ε", "sensitivity of √4", "poisson", "* banded", "27 or more"):
@@ -163,7 +164,8 @@ def test_kinds_of_noise_are_compared(sotto, capsys, monkeypatch):
 
 
 def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
-    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.compare_noise.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.plan.find_matrix", found)
     more = ["--sampling", "min_separation", "--min-separation", "9", "--participations", "5", "--noise", "banded"]
     made = answer(*SIZES, "--epsilon", "8", *more)
     joins = {name: made[name] for name in ("noise", "min_separation", "participations", "strategy")}
