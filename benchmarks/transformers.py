@@ -42,7 +42,7 @@ from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.planning.plan import make_plan
 from sottovoce.runs.folder import RunFolder
-from sottovoce_evidence.evaluation import last_evaluation
+from sottovoce.evaluation.figures import last_evaluation
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.recipe import Recipe
 

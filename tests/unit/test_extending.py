@@ -21,13 +21,13 @@ from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.planning.plan import make_plan
 from sottovoce.privacy import clipping, estimators, sampling
+from sottovoce.runs.ledger import read_ledger
 from sottovoce.training.types import Task
 from sottovoce_evidence import accounting, bounds
 from sottovoce_evidence import sampling as numbers
 from sottovoce_evidence.accounting import event_from_json, events
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import read_ledger
 from sottovoce_evidence.recipe import Privacy, Recipe
 from sottovoce_evidence.statement_text import prose
 

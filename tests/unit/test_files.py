@@ -16,31 +16,26 @@ from pathlib import Path
 import pytest
 
 from power_cut import Disk
+from sottovoce.files import explain_full_disk, made_aside, make_folder, remove_partial, work_folder, write_aside
 from sottovoce_evidence.errors import InUse, SottoError
 from sottovoce_evidence.files import (
     FACTS,
     Facts,
     as_json,
     check_plain,
-    explain_full_disk,
     from_json_number,
     in_file,
-    made_aside,
-    make_folder,
     parse_json,
     read_plain,
     read_sealed,
-    remove_partial,
     sha256_of,
     to_json_number,
-    work_folder,
-    write_aside,
 )
 
 AT_WORK = """
 import sys, time
 from pathlib import Path
-from sottovoce_evidence.files import made_aside
+from sottovoce.files import made_aside
 with made_aside(Path(sys.argv[1])) as draft:
     (draft / "tokens").write_text("what people wrote")
     print(draft, flush=True)

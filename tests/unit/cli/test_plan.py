@@ -70,12 +70,9 @@ def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
     out, err = capsys.readouterr()
     assert timed.places[1] == 160
     assert "timing this machine" in err
-    assert "free" in out
-    assert "about a point" in out
     assert max(map(len, out[: out.index("The recipe (*)")].splitlines()[1:])) <= 80  # the first has a path
     assert "…" not in out
-    assert "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 15." in out
-    assert "drowned" in out
+    assert "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; usually less accurate)" in out
     assert "h:mm:ss" in out
     assert " 0:33:20 " in out
     assert "\nTime: at 10 users a second, timed here with 160 tokens a user" in out
@@ -104,12 +101,10 @@ def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, 
     assert len(found["others"]) == 2
 
 
-def test_without_a_rate_and_outside_what_was_measured_a_plan_says_so(mine, sotto, capsys):
+def test_without_a_rate_a_plan_says_so(mine, sotto, capsys):
     sotto(["plan", str(mine), "--no-bench", "--from", "none", "--set", "data.store=my store"])
     out = capsys.readouterr().out
     assert "not known without a rate" in out
-    assert "Expected top-1 is not known for the recipe itself:\n  model.initial = 'none'" in out
-    assert "Expected top-1:" not in out
     columns = next(line for line in out.splitlines() if "cohort" in line)
     assert columns.split() == ["ε", "cohort", "rounds", "z", "σ"], "empty columns are left out"
     assert "\nz: noise multiplier" in out

@@ -15,9 +15,8 @@ import pytest
 
 from scores import score
 from sottovoce.cli.options import Processes
-from sottovoce.cli.train import confirm, print_result, shorter, show_forecast
+from sottovoce.cli.train import confirm, print_result, show_forecast
 from sottovoce.commands.forecast import Declined, Forecast
-from sottovoce.planning.expectation import Expectation
 from sottovoce.planning.grid import Choice
 from sottovoce.runs.baselines import Baselines
 
@@ -132,11 +131,10 @@ def test_a_process_other_than_the_first_helps_and_trains_no_run_of_its_own(
     assert out == ('{"process": 2, "processes": 3}\n' if json else f"{text}\n")
 
 
-EXPECTED = Expectation(0.15, 0.148, 0.152, 0.01, "costs about a point")
 FORECAST = Forecast(
     start="base english", store="people", private=True, epsilon=3.991, delta=1e-5, epsilon_store=6.651, users=3900,
-    cohort=500.0, rounds=40, noise_std=0.005, expected=EXPECTED, seconds=1500.0,
-    shorter=Choice(3.991, 500, 10, 1.0, 0.006, None, EXPECTED), warnings=("too noisy",),
+    cohort=500.0, rounds=40, noise_std=0.005, seconds=1500.0,
+    shorter=Choice(3.991, 500, 10, 1.0, 0.006, None), warnings=("too noisy",),
     mismatches=("not 9,000",),
 )  # fmt: skip
 
@@ -159,8 +157,7 @@ def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
         "charges: ε = 4 at δ = 1e-5 to people, whose total becomes 6.66; stopping early saves nothing\n"
         "starts from: base english\n"
         "takes: about 25:00 on this machine, for 40 rounds of about 500 users\n"
-        "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; expected: top-1 of 14.8% to 15.2%)\n"
-        "expected: top-1 of 14.8% to 15.2%; noise: costs about a point\n"
+        "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; usually less accurate)\n"
         "warning: not 9,000\n"
         "warning: too noisy\n"
     )
@@ -169,15 +166,6 @@ def test_before_a_run_its_cost_its_time_and_what_does_not_fit_are_shown(capsys):
     assert "charges: nobody" in page
     assert "shorter" not in page
     assert "the time is known after the first round" in page
-    show_forecast(replace(FORECAST, expected=None, at_most=0.1541, not_known=("users are few",)), print)
-    page = capsys.readouterr().out
-    assert "expected: top-1 of at most about 15.4%, as of 2,000 users; fewer were not measured\n" in page
-    assert "users are few" not in page
-
-
-def test_a_shorter_run_of_unknown_accuracy_is_not_praised():
-    found = shorter(Choice(3.991, 500, 10, 1.0, 0.006, None, None))
-    assert found == "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; usually less accurate)"
 
 
 @pytest.mark.parametrize(("typed", "wanted"), [("y\n", True), ("YES\n", True), ("n\n", False), ("", False)])

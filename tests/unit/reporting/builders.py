@@ -13,29 +13,27 @@ from scores import score
 from sottovoce.reporting.report import Evidence
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.statement import NOT_COVERED, Statement
+from sottovoce_evidence.statement import FORM, SOFTWARE, Statement
 
 ROUNDS = 60
+NOT_COVERED = ["held_out", "settings", "later_runs", "owners_files", "other_models", "second_ids"]  # of every run
 
 
 def statement_json(private: bool = True, done: int = ROUNDS) -> dict[str, Any]:
     """The facts that every statement has."""
     spent = 4.6231 * math.sqrt(done / ROUNDS)
     return {
+        "statement": FORM,
         "private": private,
         "epsilon": 4.6231 if private else "infinity",
         "delta": 1e-6,
-        "statement": 1,
         "run": "b1946ac9",
-        "unit": "user",
         "relation": "add-or-remove-one-user" if private else "none",
         "epsilon_spent": spent if private else "infinity",
         "epsilon_store": 6.9174 if private else "infinity",
         "rounds_planned": ROUNDS,
         "rounds_done": done,
-        "charges": done,
-        "charged_again": 0,
-        "accountant": "PLD (dp-accounting 0.6.0)",
+        "accountant": "pld",
         "sampling": "poisson",
         "declared": {"users": 20000, "cohort": 200.0, "user_rate": 0.01, "total_weight": 20000.0, "weight_cap": 160.0},
         "mechanism": {
@@ -50,11 +48,12 @@ def statement_json(private: bool = True, done: int = ROUNDS) -> dict[str, Any]:
             "noise_std": 0.0609 if private else 0.0,
         },
         "secrets": "entropy",
-        "noise_generator": "JAX threefry2x32, float32",
-        "released": ["the model after every round", "record.jsonl", "this statement", "the report without --internal"],
-        "not_covered": list(NOT_COVERED),
-        "vocabulary": {"fingerprint": "9f86d081884c7d65", "source": "declared public by whoever prepared the store"},
-        "software": {"sottovoce": "0.1.0", "jax": "0.10.2", "dp-accounting": "0.6.0", "numpy": "2.3.4"},
+        "noise_generator": "rounded Gaussians",
+        "sampling_generator": "ChaCha20",
+        "not_covered": NOT_COVERED if private else [],
+        "vocabulary": {"fingerprint": "9f86d081884c7d65", "source": "declared"},
+        "software": dict.fromkeys(SOFTWARE, "0.1.0") | {"jax": "0.10.2"},
+        "charged": [],
     }
 
 

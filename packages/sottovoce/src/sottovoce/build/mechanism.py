@@ -7,6 +7,7 @@ from collections.abc import Collection
 from sottovoce.build import rules
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS
@@ -14,7 +15,6 @@ from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.matrices import Identity
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.mechanism import (
-    Kinds,
     accountant_of,
     device_noise_of,
     matrix_of,
@@ -80,9 +80,6 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     if devices is not None and recipe.federation.server_noise_multiplier is None:
         recipe = recipe.replace(federation={"server_noise_multiplier": recipe.privacy.noise_multiplier})
     return recipe
-
-
-KINDS = Kinds(SAMPLERS, CLIPS, ESTIMATORS)
 
 
 def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:

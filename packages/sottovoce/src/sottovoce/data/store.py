@@ -27,9 +27,10 @@ from sottovoce.data.rows import (
 )
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, did_you_mean
-from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of, write_aside
-from sottovoce_evidence.ledger import EXACT, PRIVATE, HeldOut
+from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of
+from sottovoce_evidence.statement import EXACT, PRIVATE, HeldOut
 
 FORMAT = 1
 MOST_SHARDS = 4096  # files of a split

@@ -1,11 +1,10 @@
-"""A recipe before it is paid for: what ε, cohort and number of rounds would cost, and what accuracy to expect."""
+"""A recipe before it is paid for: what ε, cohort and number of rounds would cost."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
 
-from sottovoce.planning.expectation import Expectation, at_most, expect, not_measured
 from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
 from sottovoce_evidence import accounting
@@ -35,7 +34,6 @@ class Choice(Facts):
     noise_multiplier: float
     noise_std: float | None  # of the first round; None where the clip norm adapts, or noise is correlated
     hours: float | None
-    expected: Expectation | None
 
 
 @dataclass(frozen=True)
@@ -52,13 +50,11 @@ class Grid(Facts):
     accountant: str
     users_per_second: float | None
     choices: list[Choice]
-    not_known: list[str]  # why there is no expected accuracy for the recipe itself
     warnings: list[str]
     noise_std: float | None = None  # σ of the first round of the recipe itself
     clip_norm: float | None = None  # S of that round
     trained: list[TrainedPart] | None = None  # where adapters are trained: all of the model, and they
     epsilon_server: float | None = None  # where devices add noise: against the server
-    at_most: float | None = None  # top-1, where users are somewhat fewer than were measured
 
     def __repr__(self) -> str:
         cost = f"ε = {accounting.rounded_up(self.epsilon)} at δ = {plain_number(self.delta)}"
@@ -203,12 +199,10 @@ def plan_recipe(recipe: Recipe) -> Grid:
         accountant=accounting.accountant_name(costs.accountant),
         users_per_second=None,
         choices=[_choice(recipe, size, each) for size in sizes for each in sorted(epsilons)],
-        not_known=not_measured(recipe),
         warnings=privacy_warnings(privacy.users, privacy.delta, epsilon),
         noise_std=noise_std,
         clip_norm=costs.clip_norm,
         epsilon_server=costs.epsilon_server(privacy.cohort, z),
-        at_most=None if noise_std is None else at_most(recipe, noise_std),
     )
 
 
@@ -230,8 +224,7 @@ def _choice(recipe: Recipe, size: tuple[int, int], epsilon: float) -> Choice:
     costs = _Costs(recipe)
     z = costs.noise_multiplier(cohort, epsilon)
     std = costs.noise_std(cohort, z)
-    expected = None if std is None or not_measured(recipe) else expect(recipe, std)
-    return Choice(epsilon, cohort, rounds, z, std, None, expected)
+    return Choice(epsilon, cohort, rounds, z, std, None)
 
 
 def _check(recipe: Recipe) -> None:
