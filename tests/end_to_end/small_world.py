@@ -164,11 +164,10 @@ def newest(run: Path) -> Path:
     return sorted((run / "checkpoints").glob("*.safetensors"))[-1]
 
 
-def write_checksums(run: Path, *, copied: bool = True) -> None:
+def write_checksums(run: Path) -> None:
     """As whoever edits on purpose can: all hashes and checksums fit again."""
     folder = RunFolder(run)
     statement, card = (json.loads(path.read_text()) for path in (folder.statement_file, folder.card_file))
     statement["files"] = {name: sha256_of(folder.model / name) for name in statement["files"]}
-    statement = sealed(statement)
-    folder.write_json(folder.statement_file, statement)
-    folder.write_json(folder.card_file, sealed({**card, "privacy": statement} if copied else card))
+    folder.write_json(folder.statement_file, sealed(statement))
+    folder.write_json(folder.card_file, sealed(card))

@@ -51,21 +51,14 @@ def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
     assert (len(registry["users"]), registry["holders"]) == (40, [1, 2, 1, 2])
     told = {"users": 40, "secrets": 4, "holders": 6}
     statement = parse_json((planted / "privacy.json").read_text())
-    card = parse_json((planted / "model/card.json").read_text())
-    for canaries in (
-        read_lines(planted / "ledger.jsonl")[0]["canaries"],
-        statement["canaries"],
-        card["privacy"]["canaries"],
-    ):
+    for canaries in (read_lines(planted / "ledger.jsonl")[0]["canaries"], statement["canaries"]):
         assert {name: canaries[name] for name in told} == told
-    assert "40 canary users, each in or out by a secret coin and 6 who hold 4 secrets" in statement["prose"]
-    assert "of this model itself" in statement["prose"]
 
 
 def test_the_claim_is_that_of_the_declared_population(planted: Path, world: World) -> None:
     """q and W are the people's: with canaries the same is declared, charged, and divided by."""
     with_them, without = (parse_json((run / "privacy.json").read_text()) for run in (planted, world.run))
-    for name in ("epsilon", "declared", "mechanism", "charges"):
+    for name in ("epsilon", "declared", "mechanism", "charged"):
         assert with_them[name] == without[name]
     assert [line["event"] for line in read_lines(planted / "ledger.jsonl")[1:]] == [
         line["event"] for line in read_lines(world.run / "ledger.jsonl")[1:]

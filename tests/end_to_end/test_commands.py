@@ -296,8 +296,7 @@ def test_the_record_has_a_line_a_round_with_growing_epsilon_and_evaluations_when
     # How much held-out people wrote is not told.
     assert record[-1]["evaluation"].keys() == {*SCORES, "users", "perplexity_in_vocabulary"} - {"targets", "bytes"}
     statement = parse_json((world.run / "privacy.json").read_text())
-    assert statement["epsilon"] == pytest.approx(epsilons[-1])
-    assert statement["epsilon_spent"] == pytest.approx(epsilons[-1])
+    assert epsilons[-1] <= statement["epsilon"] == statement["epsilon_spent"] <= epsilons[-1] * (1 + 1e-3)  # rounded up
 
 
 def test_what_is_private_of_a_run_is_for_its_owner_alone(world: World) -> None:
@@ -341,8 +340,8 @@ def test_entropy_makes_two_runs_of_one_seed_differ_and_seeded_secrets_are_owned_
     one, two = (results_of(tmp_path / name) for name in ("one", "two"))
     assert one["recipe.toml"] == two["recipe.toml"]
     assert one["model/weights.safetensors"] != two["model/weights.safetensors"]
-    assert "seed" in parse_json((world.run / "privacy.json").read_text())["prose"]
-    assert "seed" not in parse_json((tmp_path / "one" / "privacy.json").read_text())["prose"]
+    for run, secrets in ((world.run, "seeded"), (tmp_path / "one", "entropy")):
+        assert parse_json((run / "privacy.json").read_text())["secrets"] == secrets
 
 
 def test_train_tells_people_of_every_step_without_a_terminal(sotto: Sotto, world: World, tmp_path: Path) -> None:
@@ -427,7 +426,7 @@ def test_a_budget_with_noise_stops_early_with_a_usable_model_within_the_budget(
     assert len(read_lines(run / "record.jsonl")) == 2
     assert len(read_lines(run / "ledger.jsonl")) == 1 + 2
     statement = parse_json((run / "privacy.json").read_text())
-    assert statement["epsilon"] == pytest.approx(spent[1])
+    assert statement["epsilon"] == pytest.approx(spent[1], rel=1e-3)
     assert (statement["rounds_done"], statement["rounds_planned"]) == (2, 2)
     assert read_lines(world.store / "ledger.jsonl")[-1]["count"] == 2
     assert sotto("evaluate", run, "--json").json()["targets"] > 0
@@ -464,14 +463,10 @@ def test_an_experiment_shows_an_infinite_epsilon_everywhere(sotto: Sotto, world:
     assert "ε ∞" in outcome.err
     assert re.search(r"ε\W+∞, not private", outcome.out)
     assert {line["epsilon"] for line in read_lines(run / "record.jsonl")} == {"infinity"}
-    for statement in (
-        parse_json((run / "privacy.json").read_text()),
-        parse_json((run / "model" / "card.json").read_text())["privacy"],
-    ):
-        assert statement["private"] is False
-        assert {statement[name] for name in ("epsilon", "epsilon_spent", "epsilon_store")} == {"infinity"}
-        assert "no privacy guarantee" in statement["prose"]
-        assert statement["mechanism"]["mode"] == "experiment"
+    statement = parse_json((run / "privacy.json").read_text())
+    assert statement["private"] is False
+    assert {statement[name] for name in ("epsilon", "epsilon_spent", "epsilon_store")} == {"infinity"}
+    assert statement["mechanism"]["mode"] == "experiment"
     answer = sotto("resume", run, "--json").json()
     assert (answer["epsilon"], answer["private"]) == ("infinity", False)
     # It is no private run, so it spends nothing of what the store's people were promised.

@@ -294,7 +294,7 @@ def test_a_run_is_one_charge_and_stopping_early_costs_what_was_planned(store, wh
     events = [entry.event for entry in Ledger.open(tmp_path / "run/ledger.jsonl").entries]
     assert events == [event, *[Covered(1.2, ADDED)] * 2]
     statement = json.loads((whole(kind) / "privacy.json").read_text())
-    assert result.statement.epsilon == statement["epsilon"]
+    assert result.statement.to_json()["epsilon"] == statement["epsilon"]
     assert result.statement.epsilon == pytest.approx(epsilon([(event, 1)], 1e-3, "pld"), rel=1e-3)
 
 

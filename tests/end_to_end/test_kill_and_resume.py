@@ -181,8 +181,7 @@ def test_entropy_and_seed_are_kept_apart(tiny, tmp_path):
     assert bytes_of(out)["model/weights.safetensors"] != bytes_of(tiny / "unbroken")["model/weights.safetensors"]
     statement = json.loads((out / "privacy.json").read_text())
     assert statement["secrets"] == "entropy"
-    assert "seed" not in statement["prose"]
-    assert "anyone who knows the seed" in json.loads((tiny / "unbroken/privacy.json").read_text())["prose"]
+    assert json.loads((tiny / "unbroken/privacy.json").read_text())["secrets"] == "seeded"
     assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
     assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
     assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"

@@ -12,7 +12,7 @@ from test_rehearsal import make_public
 from tiny_run import StopAfter, make_recipe, make_store
 
 import sottovoce
-from sottovoce.commands.evaluate import load_run
+from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.report import report_run
 from sottovoce.papers.popov2018.distillation import Distillation
 from sottovoce.papers.popov2018.stale_updates import StaleUpdates
@@ -53,7 +53,7 @@ def test_a_run_goes_on_to_the_same_bits(store: Path, recipe: Recipe, tmp_path: P
     assert not (store / "ledger.jsonl").exists()
     assert sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(3), strategy=strategy).ended == "stopped"
     sottovoce.resume(tmp_path / "run", strategy=strategy)
-    trees = [jax.tree.leaves(load_run(tmp_path / name)[0]) for name in ("whole", "run")]
+    trees = [jax.tree.leaves(ModelFolder.open(tmp_path / name).model) for name in ("whole", "run")]
     for one, other in zip(*trees, strict=True):
         np.testing.assert_array_equal(one, other)
     records = [(tmp_path / name / "record.jsonl").read_text() for name in ("whole", "run")]
@@ -85,7 +85,7 @@ def test_what_a_strategy_keeps_is_in_the_checkpoint(recipe: Recipe, tmp_path: Pa
     for rounds in (2, 4, 5):
         run = tmp_path / f"run{rounds}"
         sottovoce.train(recipe, run, stop=StopAfter(rounds), strategy=strategy)
-        released.append([np.asarray(leaf) for leaf in jax.tree.leaves(load_run(run)[0])])
+        released.append([np.asarray(leaf) for leaf in jax.tree.leaves(ModelFolder.open(run).model)])
     after_two, after_four, after_five = released
     saved, _ = checkpoints.latest(tmp_path / "run5" / "checkpoints")
     found = [saved.arrays[name] for name in sorted(saved.arrays)]

@@ -24,8 +24,8 @@ def test_the_settings_that_are_tried_are_read_and_the_release_is_named(monkeypat
 
     def best(recipe, out, public, choice, publication):
         asked.append((recipe.run.rounds, choice, publication.license))
-        chosen = ChosenFacts(4.0, "geometric", 2, "a score")
-        return Selected("out", 2.9871, 1e-6, chosen, 12.5, (), "sotto verify out --signer X")
+        chosen = ChosenFacts(2, "a score", "best-1")
+        return Selected("out", 2.9871, 1e-6, chosen, 4.0, "geometric", 12.5, (), "sotto verify out --signer X")
 
     monkeypatch.setattr(selecting, "select_best", best)
     drawn = Drawn(4.0, "geometric", ["local.learning_rate=1 server.learning_rate=2", "local.learning_rate=3"])

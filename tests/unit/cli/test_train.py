@@ -66,8 +66,8 @@ def test_the_result_is_one_json_object(stub, result, answer, tmp_path):
     stub(TRAIN, result(notes=("a note",), traffic=TRAFFIC))
     found = answer("train", "demo", "--out", tmp_path / "new")
     assert (found["run"], found["round"], found["ended"]) == (str(tmp_path / "run"), 60, "finished")
-    assert (found["private"], found["epsilon"], found["delta"]) == (True, 4.6231, 1e-6)
-    assert (found["epsilon_spent"], found["epsilon_store"]) == (4.6231, 6.9174)
+    assert (found["private"], found["epsilon"], found["delta"]) == (True, 4.624, 1e-6)
+    assert (found["epsilon_spent"], found["epsilon_store"]) == (4.624, 6.918)
     assert (found["notes"], found["bytes"]) == (["a note"], TRAFFIC)
     assert (found["evaluation"]["top1"], found["baselines"]) == (0.25, None)
 

@@ -43,17 +43,6 @@ def test_a_failed_check_has_status_1(stub, capsys):
     assert capsys.readouterr().out.endswith("FAILED: files; get the release again, or ask its owner\n")
 
 
-def test_what_was_not_checked_is_said_in_the_last_line_too(stub, capsys):
-    checks = (Check("ledger", FAILED, "line 2"), Check("epsilon", UNCHECKED, "it needs ledger.jsonl"))
-    stub(VERIFY, replace(FINE, verified=False, checks=checks, epsilons=()))
-    with pytest.raises(SystemExit, match="1"):
-        main(["verify", "out"])
-    out = capsys.readouterr().out
-    for shown in ("epsilon  not checked  it needs ledger.jsonl", "claimed by the statement"):
-        assert shown in out
-    assert out.endswith("FAILED: ledger; NOT CHECKED: epsilon\n")
-
-
 def test_a_check_that_could_not_be_made_has_status_1_and_is_in_the_last_line(stub, capsys):
     stub(VERIFY, replace(FINE, verified=False, checks=(*FINE.checks, Check("own code", UNCHECKED, "a clip"))))
     with pytest.raises(SystemExit, match="1"):

@@ -99,7 +99,7 @@ def test_the_words_of_a_corpus_are_in_a_public_order_if_those_of_the_run_are(run
     users = Store.from_users([[0, 1]], Store.open(Recipe.of(run).data.store).vocabulary)
     assert has_public_order(users, run.path)
     statement = json.loads(run.statement_file.read_text())
-    statement["vocabulary"]["private"] = True
+    statement["vocabulary"]["source"] = "private"
     run.write_json(run.statement_file, sealed({name: value for name, value in statement.items() if name != "checksum"}))
     assert not has_public_order(users, run.path)
 

@@ -15,6 +15,7 @@ from sottovoce.audit.results import CanariesResult, Exposure, ExposurePoint, Gue
 from sottovoce.commands.release import check_audits, threshold, to_do_before
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.statement import Registered
 
 WEIGHTS = {"layer": np.arange(3, dtype=np.float32)}
 NAME = digest(WEIGHTS)
@@ -132,5 +133,5 @@ def test_what_may_be_done_before_a_release_is_noted() -> None:
     assert list(to_do_before("run", stopped, (), again=True)) == only
     # What was paid twice may leave no budget: that the others cost nothing is then not said.
     assert list(to_do_before("run", replace(stopped, charged_again=1), (), again=False)) == only
-    devices = list(to_do_before("run", replace(stopped, across_devices=True), (), again=False))
+    devices = list(to_do_before("run", replace(stopped, registered=Registered(3)), (), again=False))
     assert "`sotto federate resume run`" in devices[0]

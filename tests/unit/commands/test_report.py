@@ -12,6 +12,7 @@ from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
 

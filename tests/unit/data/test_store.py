@@ -37,7 +37,6 @@ def folder(tmp_path: Path) -> Path:
 def test_what_is_declared_of_held_out_users_is_kept(tmp_path: Path, held_out: str) -> None:
     write_corpus(tmp_path / "c.jsonl", 40)
     prepare(tmp_path / "c.jsonl", tmp_path / "store", WORDS, Grouping(test_users=0.3, held_out=held_out))
-    write_arrays(tmp_path / "store")
     assert Store.open(tmp_path / "store").held_out == held_out
     assert Store.open(tmp_path / "store", "test", privately=True).users
     assert (held_out_of(tmp_path / "store") is not None) == (held_out == "exact")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sottovoce.privacy import fixed_point, skellam
+from sottovoce.privacy import skellam
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Estimate, Mechanism
@@ -21,6 +21,7 @@ from sottovoce_evidence.accounting import SampledSkellam, epsilon
 from sottovoce_evidence.accounting.events import MOST_COORDINATES, Covered
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.accounting.skellam import divergences, skellam_divergence
+from sottovoce_evidence.bounds import grid_of
 from sottovoce_evidence.device_noise import STEPS, DeviceNoise, how_often
 from sottovoce_evidence.errors import SottoError
 
@@ -34,7 +35,7 @@ def mechanism(devices: DeviceNoise = DEVICES, z: float = 1.0) -> Mechanism:
 
 def test_constants_are_those_of_the_grid_and_of_the_sampler():
     for norm in (1.0, 1.3, 1.999, 15.0):
-        assert STEPS <= norm / fixed_point.grid_of(norm) <= 2 * STEPS
+        assert STEPS <= norm / grid_of(norm) <= 2 * STEPS
     assert device_noise.LEAST_STD == skellam.LEAST_STD
 
 

@@ -90,17 +90,6 @@ def test_a_file_of_the_model_that_was_changed_is_refused(run: RunFolder, name: s
         run.model_file(name)
 
 
-def test_card_and_statement_must_agree(run: RunFolder) -> None:
-    statement = {**run.read_statement(), "epsilon": 0.5}
-    run.save_statement(statement, {"name": "model"})
-    assert run.model_file(WEIGHTS).is_file()
-    card = run.card_file.read_bytes()
-    run.save_statement({**statement, "epsilon": 2.0}, {"name": "model"})
-    run.card_file.write_bytes(card)
-    with pytest.raises(DamagedRun, match="do not say the same"):
-        run.model_file(WEIGHTS)
-
-
 def test_a_statement_that_was_edited_is_refused(run: RunFolder) -> None:
     run.statement_file.write_text(run.statement_file.read_text().replace("1.0", "0.1"))
     with pytest.raises(DamagedRun, match=r"privacy\.json"):

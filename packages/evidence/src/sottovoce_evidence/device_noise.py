@@ -23,7 +23,7 @@ from sottovoce_evidence.accounting.skellam import chance_above
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.sampling import Sampling
 
-# A plan asks for these, and does without jax: tests compare them with `fixed_point.BITS` and `skellam.LEAST_STD`.
+# A plan asks for these, and does without jax: tests compare them with `bounds.grid_of` and `skellam.LEAST_STD`.
 STEPS = 2.0**26  # of the grid in S: more than this, and at most twice as many
 LEAST_STD = 2.0**12  # of Skellam noise that can be drawn
 JOINS_MORE = 2.0**-40  # the chance that a user is drawn more often than they may join

@@ -373,9 +373,10 @@ def _lines(path: Path) -> list[Json]:
     if not path.exists():
         return []
     contents = read_plain(path, int(largest(RECORD)))
-    if not contents.endswith(b"\n"):
+    *lines, rest = contents.split(b"\n")
+    if rest:
         raise SottoError(f"{path.name} does not end with a line")
-    return [parse_json(line) for line in contents[:-1].split(b"\n")]
+    return [parse_json(line) for line in lines]
 
 
 def accounting_number(value: Any) -> float:
