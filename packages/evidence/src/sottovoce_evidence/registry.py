@@ -33,11 +33,6 @@ class Registry(dict[str, type[Kind]], Generic[Kind]):
     def __missing__(self, name: str) -> type[Kind]:
         raise SottoError(f"{self.setting}={name!r} must be one of {', '.join(self)}{did_you_mean(name, self)}")
 
-    def is_shipped(self, name: str) -> bool:
-        """Is the block of this name one of the package? One of somebody's own code is not, and may not be here."""
-        kind = self.get(name)
-        return kind is not None and kind.__module__.partition(".")[0] == __name__.partition(".")[0]
-
     def build(self, name: str, **settings: Any) -> Kind:
         """The block of this name, with those of the settings that its constructor asks for."""
         kind = self[name]
