@@ -7,14 +7,8 @@ from typing import Any
 import pytest
 
 from examples import first_of
-from sottovoce_evidence.accounting import (
-    ACCOUNTANTS,
-    NonPrivate,
-    SampledGaussian,
-    ThresholdedHistogram,
-    calibrate,
-    epsilon,
-)
+from sottovoce_evidence.accounting import ACCOUNTANTS, NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import SottoError
 
 

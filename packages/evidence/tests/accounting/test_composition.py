@@ -16,11 +16,11 @@ from sottovoce_evidence.accounting import (
     NonPrivate,
     SampledGaussian,
     ThresholdedHistogram,
-    calibrate,
     epsilon,
     epsilon_curve,
     epsilons,
 )
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import SottoError
 
 

@@ -20,11 +20,11 @@ from sottovoce_evidence.accounting import (
     NonPrivate,
     SampledGaussian,
     ThresholdedHistogram,
-    calibrate,
     epsilon,
     epsilon_curve,
     relation_of,
 )
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import SottoError
 
 _spec = util.spec_from_file_location("published_figures", Path(__file__).with_name("published_figures.py"))

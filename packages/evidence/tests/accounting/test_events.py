@@ -17,11 +17,11 @@ from sottovoce_evidence.accounting import (
     SampledGaussian,
     SampledSkellam,
     ThresholdedHistogram,
-    calibrate,
     epsilon,
     event_from_json,
     relation_of,
 )
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.events import ADDED, KINDS, REPLACED
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
 from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation

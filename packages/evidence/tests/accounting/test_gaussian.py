@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from sottovoce_evidence.accounting import SampledGaussian, calibrate, epsilon, epsilon_curve
+from sottovoce_evidence.accounting import SampledGaussian, epsilon, epsilon_curve
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon, zcdp_epsilon
 
 

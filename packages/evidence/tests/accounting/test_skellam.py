@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 from scipy.special import ive, logsumexp
 
-from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledExamples, SampledGaussian, SampledSkellam, epsilon
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.events import MOST_COORDINATES
 from sottovoce_evidence.accounting.skellam import (
     chance_above,
@@ -106,7 +106,7 @@ def test_what_has_no_answer_is_refused():
 @pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
 def test_noise_is_found_for_an_epsilon(accountant):
     shape = [(SampledSkellam(1.0, "poisson", 0.01, STEPS), 500)]
-    z = accounting.calibrate(shape, 2.0, 1e-6, accountant)
+    z = calibrate(shape, 2.0, 1e-6, accountant)
     event = SampledSkellam(z, "poisson", 0.01, STEPS)
     assert 1.98 < epsilon([(event, 500)], 1e-6, accountant) <= 2.0
 

@@ -20,7 +20,6 @@ from itertools import accumulate
 
 import numpy as np
 
-from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.composition import (
     DEFAULT_ACCOUNTANT,
     Composition,
@@ -67,7 +66,6 @@ __all__ = [
     "Spent",
     "ThresholdedHistogram",
     "accountant_name",
-    "calibrate",
     "check",
     "check_events",
     "epsilon",

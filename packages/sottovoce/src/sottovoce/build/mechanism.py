@@ -12,6 +12,7 @@ from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.matrices import Identity
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.mechanism import (
@@ -67,7 +68,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
         shape = charges_of(recipe)
-        found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
+        found = calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
         # The noise of devices is part of it: more of that than ε asks for makes it smaller.
         found = max(found, recipe.federation.server_noise_multiplier or 0.0)
         recipe = recipe.replace(privacy={"noise_multiplier": found})

@@ -10,7 +10,7 @@ from sottovoce.data.store import Store
 from sottovoce.privacy.histogram import NoisyCount
 from sottovoce.runs.ledger import COUNT, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
-from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import DamagedRun, SettingError, plain_number
 from sottovoce_evidence.files import Facts, read_sealed
 
@@ -42,7 +42,7 @@ def count_users(store: Store, epsilon: float = EPSILON) -> NoisyUsers:
     with one_at_a_time(path.parent):
         if path.exists():
             return _kept(path, ledger)
-        mechanism = NoisyCount(accounting.calibrate([(NoisyCount(1.0).event(), 1)], epsilon, DELTA))
+        mechanism = NoisyCount(calibrate([(NoisyCount(1.0).event(), 1)], epsilon, DELTA))
         return pay_and_keep(
             path,
             f"ε = {epsilon:g} at δ = {plain_number(DELTA)}",

@@ -20,8 +20,8 @@ from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.privacy.histogram import MOST_NAMES, NoisyHistogram
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
-from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import SettingError, SottoError
 
 # Measured on Reddit and blog users cut to 1,600 tokens (docs/log.md): about as many as a user has.
@@ -69,7 +69,7 @@ class PrivateVocabulary:
         words = self.words_per_user or (NEW_WORDS_PER_USER if self.extend_public else WORDS_PER_USER)
         try:
             gaussian = SampledGaussian(1.0, "poisson", user_rate=1.0)  # one release over all users
-            noise_multiplier = accounting.calibrate([(gaussian, 1)], self._epsilon_of_counts, self.delta / 2)
+            noise_multiplier = calibrate([(gaussian, 1)], self._epsilon_of_counts, self.delta / 2)
         except SottoError as error:
             text = "no noise keeps a vocabulary within {epsilon:g} at {delta:g}; take a larger epsilon"
             raise SettingError(text, epsilon=self.epsilon, delta=self.delta) from error

@@ -20,6 +20,7 @@ from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, read_sealed
 from sottovoce_evidence.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
@@ -90,7 +91,7 @@ def evaluate_privately(
     if not 1 <= cap <= most:
         text = f"{{tokens_per_user}} must be from 1 to {most}, which is what the store keeps of a user"
         raise SettingError(text, tokens_per_user=cap)
-    z = accounting.calibrate([(SampledGaussian(1.0, "poisson", 1.0), 1)], epsilon, delta)
+    z = calibrate([(SampledGaussian(1.0, "poisson", 1.0), 1)], epsilon, delta)
     terms = Terms(epsilon, delta, z, cap, loss_bound(vocabulary.size))
     ledger, weights = store_ledger(users), digest(weights_of(released))
     file = _file(users, weights, terms)

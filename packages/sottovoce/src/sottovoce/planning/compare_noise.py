@@ -9,6 +9,7 @@ from functools import partial
 from sottovoce.planning.plan import BUFFERS, Plan
 from sottovoce.privacy.matrix_search import find_matrix
 from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import MATRICES, Identity, Participation, StrategyMatrix
 from sottovoce_evidence.errors import SottoError
@@ -63,7 +64,7 @@ def _poisson(plan: Plan, z: float, joining: Participation) -> Compared:
     sampler = Poisson(plan.cohort / plan.users)
     try:
         epsilon = accounting.epsilon([(run, 1)], plan.delta)
-        own = accounting.calibrate(sampler.events([(1.0, plan.rounds)]), epsilon, plan.delta)
+        own = calibrate(sampler.events([(1.0, plan.rounds)]), epsilon, plan.delta)
     except SottoError as error:
         return Compared(Identity.kind, "poisson", None, None, 0, str(error))
     return Compared(Identity.kind, "poisson", own, own * Identity().prefix_error(plan.rounds), 0)

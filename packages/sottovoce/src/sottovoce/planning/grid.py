@@ -9,6 +9,7 @@ from typing import Any
 from sottovoce.planning.plan import check_numbers, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
 from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.matrices import Identity
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import SottoError, count_of, plain_number
@@ -165,7 +166,7 @@ def _of_size(recipe: Recipe, cohort: float, rounds: int) -> Recipe:
 def _with_noise(recipe: Recipe, epsilon: float) -> Recipe:
     """The same with the noise for an ε."""
     privacy = recipe.privacy
-    found = accounting.calibrate(charges_of(recipe), epsilon, privacy.delta, accountant_of(privacy))
+    found = calibrate(charges_of(recipe), epsilon, privacy.delta, accountant_of(privacy))
     found = max(found, recipe.federation.server_noise_multiplier or 0.0)
     return recipe.replace(privacy={"noise_multiplier": found})
 

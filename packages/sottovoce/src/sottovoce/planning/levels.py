@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Facts
 from sottovoce_evidence.sampling import Poisson
@@ -70,7 +70,7 @@ def compare_levels(plan: Plan) -> list[Level]:
             found.append(Level(USERS, each, cohort, rate, missing=missing))
             continue
         try:
-            z = accounting.calibrate(Poisson(rate).events([(1.0, plan.rounds)]), plan.epsilon, plan.delta)
+            z = calibrate(Poisson(rate).events([(1.0, plan.rounds)]), plan.epsilon, plan.delta)
         except SottoError as error:
             found.append(Level(USERS, each, cohort, rate, missing=str(error)))
             continue

@@ -11,6 +11,7 @@ from sottovoce.data.census import few_users
 from sottovoce.planning.trained import BYTES_PER_PARAMETER, Sizes, TrainedPart, compare_parts
 from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce_evidence import accounting
+from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.composition import MOST_ROUNDS
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.gaussian import zcdp_epsilon
@@ -191,7 +192,7 @@ def make_plan(
     accounting.check_events(accountant, [event for event, _ in shape])
     if noise_multiplier is None:
         assert epsilon is not None
-        noise_multiplier = accounting.calibrate(shape, epsilon, delta, accountant)
+        noise_multiplier = calibrate(shape, epsilon, delta, accountant)
     spent = charges_of(recipe, noise_multiplier)
     event = spent[0][0]
     run = event if isinstance(event, CorrelatedGaussian) else None
