@@ -3116,17 +3116,21 @@ def private_users_whom_anyone_opens():
 @caught_by("unit/commands/test_held_out.py", f"{VERBS}[exact]")
 def exact_users_who_are_not_listed():
     """The statement of a run does not say that its held-out users are not protected."""
-    from sottovoce.reporting import statement
+    from sottovoce_evidence import statement
 
     statement.EXACT = "as declared"
 
 
-@caught_by("unit/commands/test_held_out.py", "test_an_exact_figure_of_private_users_in_a_release_is_found")
+@caught_by(
+    "test_verify.py",
+    "test_a_lie_with_all_that_follows_from_it_fails[held-out people are private, and measured exactly]",
+    EVIDENCE,
+)
 def exact_figures_in_a_release_that_nobody_sees():
     """A release may have exact figures of held-out users who were declared private."""
-    from sottovoce.commands import verify_files
+    from sottovoce_evidence.verify import _Found
 
-    verify_files.exact_figures = lambda release: iter(())
+    _Found._held_out_faults = lambda found, due: iter(())
 
 
 @caught_by("unit/data/test_store.py", "test_what_is_declared_of_held_out_users_is_kept[private]")
@@ -3136,6 +3140,53 @@ def a_declaration_that_is_lost():
 
     real = prepare.write_facts
     prepare.write_facts = lambda folder, facts, *known: real(folder, {**facts, "held_out": "exact"}, *known)
+
+
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_verify.py", "test_a_release_is_verified[words]", EVIDENCE)
+def a_vocabulary_that_the_statement_forgets():
+    """The ε of a statement is that of its rounds: what the same people were charged before is left out."""
+    from sottovoce_evidence import statement
+
+    write_otherwise(statement, "state", "merged(evidence.charged)", "merged(list(evidence.rounds.items()))")
+
+
+@caught_by("test_verify.py", "test_a_release_is_verified[start]", EVIDENCE)
+def a_start_that_the_statement_forgets():
+    """What the runs that a model starts from cost the same people is no part of what was charged."""
+    from sottovoce_evidence import statement
+
+    left = "total_of(evidence.charged) - total_of(facts.start.charged if facts.start else ())"
+    write_otherwise(statement, "state", "merged(evidence.charged)", f"tuple(({left}).items())")
+
+
+@caught_by("test_verify.py", "test_any_leaf_of_the_statement_that_is_changed_fails[turns]", EVIDENCE)
+def differences_of_the_first_level_alone():
+    """What is stated within another fact, such as the noise of the mechanism, is not compared."""
+    from sottovoce_evidence import statement
+
+    real = statement.differences
+    statement.differences = lambda stated, due, path="": iter(()) if path else real(stated, due, path)
+
+
+@caught_by("test_verify.py", "test_a_readme_that_is_edited_is_named[0]", EVIDENCE)
+def a_readme_that_says_anything():
+    """An edit of the README is not named."""
+    from sottovoce_evidence.verify import _Found
+
+    _Found._read_readme = lambda found, evidence, due: None
+
+
+@caught_by("test_verify.py", "test_a_release_is_verified[poisson]", EVIDENCE)
+def an_epsilon_that_is_rounded_down():
+    """privacy.json states an ε a little below the one that was proved."""
+    from sottovoce_evidence import statement
+
+    statement._rounded = lambda name, value: (
+        float(f"{value * (1 - 5e-4):.4g}") if statement.is_epsilon(name) and isinstance(value, float) else value
+    )
 
 
 # --- files that somebody else wrote ----------------------------------------------------------------------------------

@@ -155,7 +155,7 @@ def test_the_commands_of_the_tutorial_lead_from_a_csv_to_a_release(tmp_path, mon
     table = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
     there = {path.name for path in Path("release").iterdir() if path.is_file()}
     assert there <= set(table)
-    assert "at δ = 1e-5 follows from the ledger" in capsys.readouterr().out
+    assert "at δ = 1e-5, and no accountant contradicts it" in capsys.readouterr().out
 
 
 # --- commands -------------------------------------------------------------------------------------------------------

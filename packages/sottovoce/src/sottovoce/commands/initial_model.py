@@ -180,7 +180,7 @@ def _check_release(source: ModelFolder) -> None:
         raise SottoError(f"{source.path} is not a release to start from ({'; '.join(failed)}); get it again")
     if unknown := [check.found for check in found.checks if check.name == OWN_CODE]:
         raise SottoError(
-            f"{source.path} cannot be checked ({'; '.join(unknown)}); start from its run, or from another model"
+            f"{source.path} cannot be checked ({'; '.join(unknown)}); register that code first, and train from Python"
         )
 
 
