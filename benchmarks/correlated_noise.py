@@ -9,9 +9,9 @@ import argparse
 import csv
 from pathlib import Path
 
+from sottovoce.files import write_aside
 from sottovoce.reporting.draw.panels import Panel, Point, Series, draw_panels
 from sottovoce.reporting.draw.style import COLOURS, INK
-from sottovoce_evidence.files import write_aside
 
 KINDS = {"blt": "BLT, in turn", "independent": "independent, Poisson"}
 SETTING = {"cohort": "1000", "rounds": "200", "clip_norm": "7.5", "server_rate": "1.5", "momentum": "0"}

@@ -40,9 +40,9 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.figures import last_evaluation
 from sottovoce.planning.plan import make_plan
 from sottovoce.runs.folder import RunFolder
-from sottovoce_evidence.evaluation import last_evaluation
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.recipe import Recipe
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sottovoce_evidence.evaluation import Evaluation
+from sottovoce.evaluation.figures import Evaluation
 
 
 def score(

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import NamedTuple
 
+EVIDENCE = "packages/evidence/tests"
+
 
 class Fault(NamedTuple):
-    test: str
+    test: str  # from the root of the repository
     apply: Callable[[], None]
 
 
@@ -24,11 +26,11 @@ DECLARED = "test_sampling_denominator_and_noise_are_those_of_the_declared_popula
 REPLAY = "test_one_user_moves_a_round_by_at_most_the_sensitivity"
 
 
-def caught_by(path: str, test: str):
+def caught_by(path: str, test: str, tests: str = "tests"):
     """The fault that follows must make this test fail."""
 
     def register(apply: Callable[[], None]) -> Callable[[], None]:
-        FAULTS[apply.__name__] = Fault(f"{path}::{test}", apply)
+        FAULTS[apply.__name__] = Fault(f"{tests}/{path}::{test}", apply)
         return apply
 
     return register
@@ -547,7 +549,7 @@ def half_of_the_noise():
     device.skellam = lambda key, size, std: real(key, size, std / 2)
 
 
-@caught_by("unit/accounting/test_skellam.py", "test_l1_bounds_every_vector_of_whole_numbers")
+@caught_by("accounting/test_skellam.py", "test_l1_bounds_every_vector_of_whole_numbers", EVIDENCE)
 def l1_of_a_single_coordinate():
     """The L1 norm of an update is taken to be its L2 norm."""
     from sottovoce_evidence.accounting import SampledSkellam
@@ -555,7 +557,7 @@ def l1_of_a_single_coordinate():
     SampledSkellam.l1 = property(lambda self: self.steps)
 
 
-@caught_by("unit/accounting/test_skellam.py", "test_the_divergence_has_the_terms_of_the_paper")
+@caught_by("accounting/test_skellam.py", "test_the_divergence_has_the_terms_of_the_paper", EVIDENCE)
 def skellam_noise_charged_as_gaussian():
     """The terms that a Skellam number has beyond a Gaussian are left out."""
     from sottovoce_evidence.accounting import skellam
@@ -563,7 +565,7 @@ def skellam_noise_charged_as_gaussian():
     skellam.skellam_divergence = lambda order, l1, l2, variance: order * l2**2 / (2 * variance)
 
 
-@caught_by("unit/accounting/test_skellam.py", "test_where_the_noises_could_be_told_apart_it_costs_what_rdp_says")
+@caught_by("accounting/test_skellam.py", "test_where_the_noises_could_be_told_apart_it_costs_what_rdp_says", EVIDENCE)
 def skellam_noise_taken_for_gaussian():
     """By PLD nothing is charged for what tells the two apart, however coarse the grid is."""
     from sottovoce_evidence.accounting import SampledSkellam
@@ -1008,22 +1010,23 @@ def two_devices_with_one_key():
     members.len = lambda values: 0
 
 
-@caught_by("unit/reporting/test_adversaries.py", "test_a_masked_sum_without_noise_is_no_differential_privacy")
+@caught_by("test_adversaries.py", "test_a_masked_sum_without_noise_is_no_differential_privacy", EVIDENCE)
 def an_epsilon_against_a_server_that_sees_sums_without_noise():
     """The ε of the released model is stated against everybody."""
-    from sottovoce.reporting import adversaries
+    from sottovoce_evidence import adversaries
 
     real = adversaries.Adversary
     adversaries.Adversary = lambda who, sees, epsilon: real(who, sees, 1.5)
 
 
 @caught_by(
-    "unit/reporting/test_adversaries.py",
-    "test_keys_that_the_server_made_are_named_where_they_are_more_than_may_collude",
+    "test_adversaries.py",
+    "test_keys_that_the_server_made_are_named_where_they_are_more_than_may_collude[3-True]",
+    EVIDENCE,
 )
 def keys_of_the_server_that_nobody_mentions():
     """A masked run whose keys the server made looks like one whose devices made them."""
-    from sottovoce_evidence.adversaries import FederationFacts
+    from sottovoce_evidence.statement import FederationFacts
 
     FederationFacts.stand_ins = property(lambda self: 0)
 
@@ -1295,7 +1298,7 @@ def noise_state_in_float32():
     Secrets.save = save
 
 
-@caught_by("unit/accounting/test_matrices.py", "test_the_sensitivity_is_that_of_the_worst_pattern")
+@caught_by("accounting/test_matrices.py", "test_the_sensitivity_is_that_of_the_worst_pattern", EVIDENCE)
 def a_separation_of_one_round_more():
     """The sensitivity of a strategy matrix is for users who join one round less often."""
     from dataclasses import replace
@@ -1341,7 +1344,7 @@ def rounding_of_streams_that_is_not_paid_for():
     BltStream.rounding = 0.0
 
 
-@caught_by("unit/accounting/test_matrices.py", "test_coefficients_that_increase_or_are_negative_are_refused")
+@caught_by("accounting/test_matrices.py", "test_coefficients_that_increase_or_are_negative_are_refused", EVIDENCE)
 def coefficients_that_rise():
     """Coefficients of any shape are accepted, though the sensitivity is known for falling ones alone."""
     from sottovoce_evidence.accounting import matrices
@@ -1350,8 +1353,9 @@ def coefficients_that_rise():
 
 
 @caught_by(
-    "unit/accounting/test_events.py",
+    "accounting/test_events.py",
     "test_a_run_of_correlated_noise_is_one_gaussian_for_one_user_added_or_removed",
+    EVIDENCE,
 )
 def added_or_removed_shown_for_replaced():
     """The ε of one user replaced is that of one user added or removed."""
@@ -1937,8 +1941,8 @@ def another_sum_for_free():
 @caught_by(SUMS, "test_the_hash_of_a_sum_is_nowhere")
 def the_hash_of_a_sum_in_the_ledger():
     """Whoever guesses a sum can confirm it by the public ledger, and take the noise off."""
+    from sottovoce.runs.ledger import Entry
     from sottovoce.runs.secrets import Secrets
-    from sottovoce_evidence.ledger import Entry
 
     real_tag, real_json, plain = Secrets.tag, Entry.to_json, []
 
@@ -2000,7 +2004,7 @@ def any_checkpoint_will_do():
 @caught_by("unit/runs/test_hash_chain.py", "test_a_last_line_without_its_newline_counts[store]")
 def a_newline_makes_a_charge():
     """A last line that lacks its newline counts as torn, whole as it is."""
-    from sottovoce_evidence.hash_chain import Chain
+    from sottovoce.runs.hash_chain import Chain
 
     Chain._is_whole = lambda self, last: False
 
@@ -2008,7 +2012,7 @@ def a_newline_makes_a_charge():
 @caught_by("unit/runs/test_hash_chain.py", "test_no_accident_lowers_what_was_spent_unseen[store-moves]")
 def checksums_nobody_looks_at():
     """Lines are written with checksums, and read without."""
-    from sottovoce_evidence import hash_chain
+    from sottovoce.runs import hash_chain
 
     real = hash_chain.Chain._take
 
@@ -2022,7 +2026,7 @@ def checksums_nobody_looks_at():
 @caught_by("unit/runs/test_payments.py", "test_a_round_broken_off_elsewhere_or_never_the_same_is_paid_for_twice")
 def second_attempt_for_free():
     """A round done again is not paid for again."""
-    from sottovoce_evidence.ledger import Ledger
+    from sottovoce.runs.ledger import Ledger
 
     real = Ledger.spend
     Ledger.spend = lambda self, entry: None if entry.attempt else real(self, entry)
@@ -2031,7 +2035,7 @@ def second_attempt_for_free():
 @caught_by("unit/runs/test_ledger.py", "test_what_is_spent_is_on_disk_before_spend_returns")
 def ledger_not_flushed():
     """The ledger is written after a while."""
-    from sottovoce_evidence import hash_chain
+    from sottovoce.runs import hash_chain
 
     def append(path, contents, *, private=False):
         with open(path, "ab") as file:
@@ -2043,7 +2047,7 @@ def ledger_not_flushed():
 @caught_by("end_to_end/test_power_cuts.py", "test_a_store_with_the_words_that_were_paid_for_is_whole")
 def names_before_contents():
     """A folder gets its name before the files in it are on disk."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files._sync_file = lambda path: None
 
@@ -2062,7 +2066,7 @@ def a_name_that_is_free_to_the_end():
     """Two processes fill a folder of the same name, and the later one has paid for nothing."""
     from contextlib import nullcontext
 
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files._taken = lambda out, mode: nullcontext()
 
@@ -2138,7 +2142,7 @@ def lost_charges_forgiven():
 @caught_by("unit/runs/test_payments.py", "test_a_charge_is_on_disk_before_the_noise_key_is_given")
 def noise_before_the_charge():
     """The key of the noise is given, and the charge is left for later."""
-    from sottovoce_evidence.ledger import Ledger
+    from sottovoce.runs.ledger import Ledger
 
     Ledger.spend = lambda self, entry: None
 
@@ -2195,7 +2199,7 @@ def specials_can_be_typed():
 # --- accounting ------------------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/accounting/test_pld.py", "test_many_rounds_of_fixed_size_lie_between_what_is_attained_and_renyi")
+@caught_by("accounting/test_pld.py", "test_many_rounds_of_fixed_size_lie_between_what_is_attained_and_renyi", EVIDENCE)
 def replacement_not_doubled():
     """Replacing a user charged as adding one."""
     from sottovoce_evidence.accounting import composition
@@ -2210,7 +2214,9 @@ def replacement_not_doubled():
     composition._kinds = kinds
 
 
-@caught_by("unit/accounting/test_epsilon.py", "test_a_poisson_round_beside_fixed_ones_is_charged_for_replacing_a_user")
+@caught_by(
+    "accounting/test_epsilon.py", "test_a_poisson_round_beside_fixed_ones_is_charged_for_replacing_a_user", EVIDENCE
+)
 def poisson_rounds_keep_their_relation():
     """Poisson rounds beside cohorts of fixed size charged for removing a user, in a total for replacing one."""
     from sottovoce_evidence.accounting import pld
@@ -2218,7 +2224,9 @@ def poisson_rounds_keep_their_relation():
     pld.REPLACED = pld.REMOVED
 
 
-@caught_by("unit/accounting/test_composition.py", "test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta")
+@caught_by(
+    "accounting/test_composition.py", "test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta", EVIDENCE
+)
 def threshold_for_free():
     """The chance that a threshold fails is not taken from δ."""
     from sottovoce_evidence.accounting import events
@@ -2318,7 +2326,7 @@ def half_the_noise_of_a_histogram():
 @caught_by("unit/runs/test_ledger.py", "test_an_unknown_event_is_refused_not_ignored")
 def unknown_events_skipped():
     """An unknown event is skipped."""
-    from sottovoce_evidence import ledger
+    from sottovoce.runs import ledger
     from sottovoce_evidence.errors import SottoError
 
     real = ledger.event_from_json
@@ -2675,7 +2683,7 @@ def a_store_that_is_believed():
 @caught_by("unit/test_files.py", "test_what_a_killed_process_left_is_removed_and_said_and_what_is_in_use_is_not")
 def remains_that_are_still_in_use():
     """What looks like the remains of a killed process is removed without asking whether somebody is at it."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files.fcntl.flock = lambda file, operation: None
 
@@ -2801,7 +2809,7 @@ def one_coin_for_all_examples_of_a_user():
     Examples.sample = sample
 
 
-@caught_by("unit/accounting/test_mixture.py", "test_delta_of_one_round_is_the_integral_of_what_is_likelier")
+@caught_by("accounting/test_mixture.py", "test_delta_of_one_round_is_the_integral_of_what_is_likelier", EVIDENCE)
 def examples_that_never_join_together():
     """The chance of two or more examples of one user in a round is left out of the loss."""
     import numpy as np
@@ -2981,7 +2989,7 @@ def held_out_users_who_share_a_program():
 # --- choosing among runs ---------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/accounting/test_selection.py", "test_choosing_costs_more_than_one_run_and_composes_with_others")
+@caught_by("accounting/test_selection.py", "test_choosing_costs_more_than_one_run_and_composes_with_others", EVIDENCE)
 def a_choice_that_is_charged_as_one_run():
     """The best of many runs costs what one of them costs."""
     from sottovoce_evidence.accounting import rdp
@@ -2989,7 +2997,7 @@ def a_choice_that_is_charged_as_one_run():
     rdp.selection.best_of = lambda orders, one, expected_runs, distribution: one
 
 
-@caught_by("unit/accounting/test_selection.py", "test_the_bound_holds_for_every_outcome_of_small_mechanisms")
+@caught_by("accounting/test_selection.py", "test_the_bound_holds_for_every_outcome_of_small_mechanisms", EVIDENCE)
 def a_choice_without_its_second_term():
     """Only the mean number of runs is charged: what a run says by being the best is forgotten."""
     import math
@@ -3054,7 +3062,7 @@ def a_start_that_is_asked_for_its_last_run_alone() -> None:
 @caught_by("unit/runs/test_hash_chain.py", "test_every_charge_leaves_a_trace_of_itself")
 def a_charge_without_a_run_leaves_no_trace() -> None:
     """The ledger of a store may be lost unseen."""
-    from sottovoce_evidence.ledger import StoreLedger
+    from sottovoce.runs.ledger import StoreLedger
 
     StoreLedger._leave_trace = lambda self: None
 
@@ -3108,17 +3116,21 @@ def private_users_whom_anyone_opens():
 @caught_by("unit/commands/test_held_out.py", f"{VERBS}[exact]")
 def exact_users_who_are_not_listed():
     """The statement of a run does not say that its held-out users are not protected."""
-    from sottovoce.reporting import statement
+    from sottovoce_evidence import statement
 
     statement.EXACT = "as declared"
 
 
-@caught_by("unit/commands/test_held_out.py", "test_an_exact_figure_of_private_users_in_a_release_is_found")
+@caught_by(
+    "test_verify.py",
+    "test_a_lie_with_all_that_follows_from_it_fails[held-out people are private, and measured exactly]",
+    EVIDENCE,
+)
 def exact_figures_in_a_release_that_nobody_sees():
     """A release may have exact figures of held-out users who were declared private."""
-    from sottovoce.commands import verify_files
+    from sottovoce_evidence.verify import _Found
 
-    verify_files.exact_figures = lambda release: iter(())
+    _Found._held_out_faults = lambda found, due: iter(())
 
 
 @caught_by("unit/data/test_store.py", "test_what_is_declared_of_held_out_users_is_kept[private]")
@@ -3130,13 +3142,60 @@ def a_declaration_that_is_lost():
     prepare.write_facts = lambda folder, facts, *known: real(folder, {**facts, "held_out": "exact"}, *known)
 
 
+# --- evidence --------------------------------------------------------------------------------------------------------
+
+
+@caught_by("test_verify.py", "test_a_release_is_verified[words]", EVIDENCE)
+def a_vocabulary_that_the_statement_forgets():
+    """The ε of a statement is that of its rounds: what the same people were charged before is left out."""
+    from sottovoce_evidence import statement
+
+    write_otherwise(statement, "state", "merged(evidence.charged)", "merged(list(evidence.rounds.items()))")
+
+
+@caught_by("test_verify.py", "test_a_release_is_verified[start]", EVIDENCE)
+def a_start_that_the_statement_forgets():
+    """What the runs that a model starts from cost the same people is no part of what was charged."""
+    from sottovoce_evidence import statement
+
+    left = "total_of(evidence.charged) - total_of(facts.start.charged if facts.start else ())"
+    write_otherwise(statement, "state", "merged(evidence.charged)", f"tuple(({left}).items())")
+
+
+@caught_by("test_verify.py", "test_any_leaf_of_the_statement_that_is_changed_fails[turns]", EVIDENCE)
+def differences_of_the_first_level_alone():
+    """What is stated within another fact, such as the noise of the mechanism, is not compared."""
+    from sottovoce_evidence import statement
+
+    real = statement.differences
+    statement.differences = lambda stated, due, path="": iter(()) if path else real(stated, due, path)
+
+
+@caught_by("test_verify.py", "test_a_readme_that_is_edited_is_named[0]", EVIDENCE)
+def a_readme_that_says_anything():
+    """An edit of the README is not named."""
+    from sottovoce_evidence.verify import _Found
+
+    _Found._read_readme = lambda found, evidence, due: None
+
+
+@caught_by("test_verify.py", "test_a_release_is_verified[poisson]", EVIDENCE)
+def an_epsilon_that_is_rounded_down():
+    """privacy.json states an ε a little below the one that was proved."""
+    from sottovoce_evidence import statement
+
+    statement._rounded = lambda name, value: (
+        float(f"{value * (1 - 5e-4):.4g}") if statement.is_epsilon(name) and isinstance(value, float) else value
+    )
+
+
 # --- files that somebody else wrote ----------------------------------------------------------------------------------
 
 
 @caught_by("unit/test_files.py", "test_kind_and_size_of_a_file_are_looked_at_before_its_contents[a hole]")
 def files_of_any_size():
     """A file is read before anyone looks at its size."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     real = files._check_plain
     files._check_plain = lambda path, found, most: real(path, found, float("inf"))
@@ -3145,7 +3204,7 @@ def files_of_any_size():
 @caught_by("unit/test_files.py", "test_a_number_that_no_file_has_is_no_json[1e999]")
 def numbers_that_are_none():
     """What a reader of JSON takes for infinity comes through as a number."""
-    from sottovoce_evidence import files
+    from sottovoce import files
 
     files._finite = float
 
@@ -3161,7 +3220,7 @@ def errors_that_move_the_cursor():
 # --- verifying a release ---------------------------------------------------------------------------------------------
 
 
-@caught_by("unit/accounting/test_cross_check.py", "test_it_agrees_with_ours_for_one_user_replaced[correlated]")
+@caught_by("accounting/test_cross_check.py", "test_it_agrees_with_ours_for_one_user_replaced[correlated]", EVIDENCE)
 def one_user_replaced_who_is_only_added():
     """The second opinion on replacing a user is that on adding one, which is half as far."""
     from sottovoce_evidence.accounting import cross_check
@@ -3170,68 +3229,56 @@ def one_user_replaced_who_is_only_added():
     cross_check._composed = lambda events, delta, step, replaced: real(events, delta, step, False)
 
 
-@caught_by(
-    "unit/commands/test_verify.py",
-    "test_rounds_that_were_paid_again_excuse_others_only_where_a_budget_forbids_them",
-)
+LIE = "test_a_lie_with_all_that_follows_from_it_fails"
+LEAF = "test_any_leaf_of_the_statement_that_is_changed_fails"
+
+
+@caught_by("test_verify.py", f"{LIE}[rounds were done again, and not paid for]", EVIDENCE)
 def rounds_that_were_paid_again_and_excuse_all_others():
-    """A release that says that a round was done again need not charge the rounds that it planned."""
-    from sottovoce.commands import verify
+    """A release that says that a round was done again need not charge its rounds."""
+    from sottovoce_evidence import verify
 
-    verify._again_faults = lambda found: iter(())
-
-
-@caught_by("unit/commands/test_verify.py", "test_no_release_chooses_how_strictly_it_is_compared")
-def a_release_that_chooses_how_it_is_compared():
-    """Words are compared only where the release says that this version wrote them."""
-    from importlib.metadata import version
-
-    from sottovoce.reporting import sentences
-
-    real = sentences.faults
-
-    def faults(release, statement):
-        return real(release, statement) if statement.software["sottovoce"] == version("sottovoce") else iter(())
-
-    sentences.faults = faults
+    real = verify.charge_faults
+    verify.charge_faults = lambda evidence: iter(()) if evidence.facts.charged_again else real(evidence)
 
 
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[form 1]")
-def an_old_form_that_is_believed():
-    """A statement may say that it has an earlier form."""
-    from sottovoce.commands import verify
+@caught_by("test_verify.py", f"{LIE}[half of the rounds are charged]", EVIDENCE)
+def rounds_that_nobody_charges():
+    """A release may charge fewer rounds than its recipe asks for."""
+    from sottovoce_evidence import verify
 
-    verify._LABELS["statement"] = (1, 2, 3)
-
-
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[covered rounds alone]")
-def rounds_that_nothing_covers():
-    """A release whose rounds are all said to be covered has an ε of 0, and passes."""
-    from sottovoce.commands import verify
-
-    verify.charge_faults = lambda statement, spent, derived: iter(())
+    verify.charge_faults = lambda evidence: iter(())
 
 
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[another relation]")
+@caught_by("test_state.py", "test_fewer_rounds_than_asked_for_need_a_budget_that_forbids_the_next", EVIDENCE)
+def a_budget_that_forbids_nothing():
+    """A run may have planned fewer rounds than its recipe asks for, whatever its budget."""
+    from sottovoce_evidence import statement
+
+    statement._unbudgeted = lambda *args: iter(())
+
+
+@caught_by("test_verify.py", f"{LEAF}[turns]", EVIDENCE)
 def a_statement_that_is_believed():
     """A release may state any relation, rate, sensitivity and noise beside the charges of its ledger."""
-    from sottovoce.commands import verify
+    from sottovoce_evidence.verify import _Found
 
-    verify.fact_faults = lambda statement, recipe: iter(())
+    _Found._compared = lambda found, stated, due: iter(())
 
 
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[one user replaced]")
+@caught_by("test_verify.py", f"{LEAF}[masked]", EVIDENCE)
 def an_epsilon_that_is_not_computed_again():
     """Of all ε in a statement, the first alone is checked."""
-    from sottovoce.commands import verify
+    from sottovoce_evidence.verify import _Found
 
-    verify._other_faults = lambda found: iter(())
+    real = _Found._compared
+    _Found._compared = lambda *given: (fault for fault in real(*given) if not fault.startswith("epsilon_"))
 
 
-@caught_by("unit/commands/test_verify.py", "test_what_is_no_plain_file_is_not_opened[onnx/extra]")
-def a_pipe_that_counts_for_nothing():
+@caught_by("test_verify.py", "test_files_of_others_and_hostile_files_are_refused", EVIDENCE)
+def a_link_that_counts_for_nothing():
     """What is no plain file is left out of the folder's list, and opened later."""
-    from sottovoce.commands import verify
+    from sottovoce_evidence import verify
 
     real = verify.signature.check_folder
     verify.signature.check_folder = lambda *given: dataclasses.replace(real(*given), odd=(), file_faults=())

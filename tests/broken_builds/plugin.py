@@ -13,5 +13,5 @@ CHILDREN = Path(__file__).with_name("children")
 def pytest_sessionstart(session):
     fault = FAULTS[os.environ["SOTTOVOCE_FAULT"]]
     fault.apply()
-    if fault.test.startswith("black_box/"):  # these start the command in processes of its own
+    if fault.test.startswith("tests/black_box/"):  # these start the command in processes of its own
         os.environ["PYTHONPATH"] = os.pathsep.join([str(CHILDREN), os.environ.get("PYTHONPATH", "")])

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import faults
-from faults import FAULTS
+from faults import EVIDENCE, FAULTS
 
 ROOT = Path(__file__).parents[2]
 HERE = "tests/broken_builds/faults.py"
@@ -39,6 +39,7 @@ ALWAYS = (
     "a_page_that_tells",
 )
 MOST = 24  # of those that a change touches: it may touch every room
+_FOLDER = re.compile(rf"(?:tests/unit|{EVIDENCE})/(\w+)/")  # of unit tests of a room
 HISTORY = 5  # commits that count as the change where a branch is its own main branch
 
 
@@ -60,14 +61,14 @@ def rooms_of(name: str) -> set[str]:
 
     The room of the unit test that catches it is one of them: a fault may patch a library that a room calls.
     """
-    source, test = inspect.getsource(FAULTS[name].apply), FAULTS[name].test.split("/")
+    source, folder = inspect.getsource(FAULTS[name].apply), _FOLDER.match(FAULTS[name].test)
     rooms = {
         room
         for pair in re.findall(r"from sottovoce(?:_evidence)?(?:\.(\w+)| import (\w+))", source)
         for room in pair
         if room
     }
-    return rooms | ({test[1]} if test[0] == "unit" and len(test) > 2 else set())
+    return rooms | (set(folder.groups()) if folder else set())
 
 
 def touched(files: list[str], before: str) -> set[str]:
@@ -77,7 +78,7 @@ def touched(files: list[str], before: str) -> set[str]:
     return {
         name
         for name, fault in FAULTS.items()
-        if rooms_of(name) & rooms or f"tests/{fault.test.partition('::')[0]}" in files or old.get(name) != new[name]
+        if rooms_of(name) & rooms or fault.test.partition("::")[0] in files or old.get(name) != new[name]
     }
 
 

@@ -15,7 +15,7 @@ from examples import THOROUGH
 from forks import Forks
 
 HERE = Path(__file__).parent
-TESTS = HERE.parent
+ROOT = HERE.parents[1]
 
 
 # A fault must be there before modules of the package take names from one another, so none is imported before. The
@@ -41,7 +41,7 @@ def forks() -> Iterator[Forks]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", selected())
 def test_the_fault_is_caught(name, forks):
-    ended = forks.run(TEST, name, str(TESTS / FAULTS[name].test))
+    ended = forks.run(TEST, name, str(ROOT / FAULTS[name].test))
     # 1: a test failed. Anything else (2: broken off, 4: no such test, 5: nothing ran) shows nothing.
     assert ended.returncode == 1, ended.stdout[-3000:]
     assert re.search(r"\d+ failed", ended.stdout)
@@ -52,7 +52,7 @@ def test_the_table_is_as_long_as_promised():
     assert len(FAULTS) >= 12
     for fault in FAULTS.values():
         path, _, name = fault.test.partition("::")
-        text = (TESTS / path).read_text(encoding="utf-8")
+        text = (ROOT / path).read_text(encoding="utf-8")
         assert f"def {name.partition('[')[0]}(" in text, fault.test
 
 

@@ -21,8 +21,8 @@ from sottovoce.models import registry
 from sottovoce.models.lora import merge_weights
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import Ledger
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.ledger import Ledger
 from sottovoce_evidence.recipe import Recipe
 from tiny_base import write_card
 from tiny_hugging_face import tensors_of, write_folder

@@ -20,9 +20,9 @@ import pytest
 from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
 from sottovoce_evidence.accounting import SampledGaussian
-from sottovoce_evidence.evaluation import Evaluation
-from sottovoce_evidence.ledger import Entry, Ledger, StoreLedger
 
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "release", "report")
 SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words", "bits_per_byte", "bytes"}

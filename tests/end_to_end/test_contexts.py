@@ -17,11 +17,11 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.evaluation.prediction import evaluate
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.local.update import User
 from sottovoce.models.lstm import LSTM
-from sottovoce_evidence.evaluation import Evaluation
 
 GROUPS = {"de": WORDS[:3], "en": WORDS[3:]}
 

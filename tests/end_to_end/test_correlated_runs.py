@@ -29,13 +29,13 @@ from sottovoce.commands.helper import work_as_helper
 from sottovoce.commands.release import release_run
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.accounting import epsilon, total_of
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian, Covered
 from sottovoce_evidence.errors import BudgetExhausted, SottoError
 from sottovoce_evidence.files import CHECKSUM
-from sottovoce_evidence.ledger import Ledger, StoreLedger
 from sottovoce_evidence.recipe import Recipe
 from thread_group import in_every_process
 

@@ -19,10 +19,10 @@ from sottovoce.commands import federate, new_run, train
 from sottovoce.federation.messages import Code, Contribution, read_answer
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.runs import payments
+from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.errors import LostProcess, SottoError
-from sottovoce_evidence.ledger import Ledger, StoreLedger
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}
 

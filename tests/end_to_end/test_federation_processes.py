@@ -22,11 +22,11 @@ from sottovoce.build.assembly import assemble
 from sottovoce.data.store import Store
 from sottovoce.local.keys import local_key
 from sottovoce.runs import checkpoint as checkpoints
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.round import release, sum_one_by_one
 from sottovoce.training.types import Task
-from sottovoce_evidence.ledger import Ledger
 from sottovoce_evidence.recipe import Recipe
 
 pytest.importorskip("flwr")

@@ -13,8 +13,8 @@ pytest.importorskip("flwr")
 from real_processes import NO_HURRY, TIME_IS_UP, World, kill_superlink
 
 from fleets import tiny_recipe
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import Lines
-from sottovoce_evidence.ledger import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -18,7 +18,7 @@ from tiny_run import make_recipe, make_store
 import sottovoce
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import RunFolder
-from sottovoce_evidence.ledger import Ledger, StoreLedger
+from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce_evidence.recipe import Recipe
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from real_processes import NO_HURRY, SHARES, World, with_own_keys
 from small_world import call
 
 from fleets import tiny_recipe
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.record import Lines
-from sottovoce_evidence.ledger import Ledger
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -12,10 +12,10 @@ from tiny_run import StopAfter, crash_after, make_recipe, make_store
 import sottovoce
 from sottovoce.build import assembly
 from sottovoce.runs import checkpoint
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement_text import prose
 

@@ -22,16 +22,16 @@ from sottovoce.commands import train
 from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import WEIGHTS, RunFolder
+from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.training.read_ahead import ReadAhead
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import BudgetExhausted, SottoError
-from sottovoce_evidence.evaluation import Evaluation
-from sottovoce_evidence.ledger import Ledger, StoreLedger
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement_text import prose
 

@@ -18,7 +18,7 @@ from sottovoce.commands.train import Training
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.runs.folder import RunFolder
-from sottovoce_evidence.ledger import PREPARATION, StoreLedger
+from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 ROUNDS = 1
 

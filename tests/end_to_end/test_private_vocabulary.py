@@ -16,11 +16,11 @@ from sottovoce.data.store import Store
 from sottovoce.data.words import FRAME
 from sottovoce.privacy.histogram import NoisyHistogram
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.accounting.events import ThresholdedHistogram
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement_text import prose
 

@@ -19,7 +19,7 @@ from sottovoce.runs import checkpoint as checkpoints
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.hash_chain import chained
+from sottovoce_evidence.ledger import chained
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement_text import prose
 

@@ -20,10 +20,10 @@ from sottovoce.commands.release import release_run, threshold
 from sottovoce.commands.train import resume
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import PREPARATION, StoreLedger
 from sottovoce_evidence.accounting import SampledGaussian, ThresholdedHistogram, rounded_up
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.hash_chain import chained
-from sottovoce_evidence.ledger import PREPARATION, StoreLedger
+from sottovoce_evidence.ledger import chained
 from sottovoce_evidence.recipe import Recipe
 
 PLANTS = ("audit.users=40", "audit.secrets=2", "audit.holders=[1]", "audit.words=2")

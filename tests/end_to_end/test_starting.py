@@ -22,11 +22,11 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models.lstm import LSTM
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce_evidence.accounting import epsilon, rounded_up
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import DIGITS, EarlierRun, StartFacts
 from sottovoce_evidence.statement_text import prose

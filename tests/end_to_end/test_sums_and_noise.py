@@ -15,8 +15,8 @@ import sottovoce
 from sottovoce.commands.release import release_run
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.runs import payments
+from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce_evidence.ledger import Ledger, StoreLedger
 from sottovoce_evidence.recipe import Recipe
 
 

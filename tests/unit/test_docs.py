@@ -13,8 +13,8 @@ from small_world import call
 
 from sottovoce.cli.main import app
 from sottovoce.commands.train import Progress
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.models.registry import KINDS, defaults
-from sottovoce_evidence.evaluation import Evaluation
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -155,7 +155,7 @@ def test_the_commands_of_the_tutorial_lead_from_a_csv_to_a_release(tmp_path, mon
     table = re.findall(r"^\| `([\w.]+)` \|", page, re.MULTILINE)
     there = {path.name for path in Path("release").iterdir() if path.is_file()}
     assert there <= set(table)
-    assert "at δ = 1e-5 follows from the ledger" in capsys.readouterr().out
+    assert "at δ = 1e-5, and no accountant contradicts it" in capsys.readouterr().out
 
 
 # --- commands -------------------------------------------------------------------------------------------------------
@@ -207,10 +207,11 @@ def test_the_results_of_the_readme_are_those_of_the_results_page():
 
 def test_every_test_named_among_the_pitfalls_exists():
     text = _read("explanation/pitfalls.md")
-    named = re.findall(r"`((?:unit|statistical|end_to_end|equivalence)/[\w/]+\.py)(?:::(\w+))?`", text)
+    folders = "unit|statistical|end_to_end|equivalence|packages/evidence/tests"
+    named = re.findall(rf"`((?:{folders})/[\w/]+\.py)(?:::(\w+))?`", text)
     assert len(named) > 15
     for file, test in named:
-        contents = (ROOT / "tests" / file).read_text(encoding="utf-8")
+        contents = (ROOT / ("" if file.startswith("packages/") else "tests") / file).read_text(encoding="utf-8")
         assert f"def {test}(" in contents if test else "def test_" in contents
 
 

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sottovoce_evidence.accounting import BestOfRuns, ThresholdedHistogram
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.files import CHECKSUM, Json, as_json, pretty, sealed, sha256_of
-from sottovoce_evidence.hash_chain import chained
-from sottovoce_evidence.ledger import write_release
+from sottovoce_evidence.ledger import chained, release_ledger
 from sottovoce_evidence.mechanism import mechanism_of
 from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
@@ -108,7 +107,7 @@ def write(folder: Path, evidence: Evidence) -> Path:
     model = {"kind": "lstm", "embedding": evidence.recipe.model.embedding}
     card = {"code": "lstm", "model": model, "parameters": 10, "vocabulary": 2, "rounds": facts.rounds_done}
     write_json(folder / CARD, card)
-    write_release(folder / LEDGER, facts.run, state(evidence).charged)
+    (folder / LEDGER).write_bytes(release_ledger(facts.run, state(evidence).charged))
     (folder / RECIPE).write_text(evidence.recipe.to_toml())
     due, norms = state(evidence), mechanism.clip_norms(1, mechanism.start())
     lines = [{"round": 0, "evaluation": {"users": 10, "top1": 0.1, "top3": 0.2, "perplexity": 50.0}}]

@@ -13,7 +13,7 @@ from builders import make_statement
 
 from sottovoce.cli.main import main
 from sottovoce.commands.train import RunResult
-from sottovoce_evidence.evaluation import Evaluation
+from sottovoce.evaluation.figures import Evaluation
 
 SCORES = Evaluation(
     users=4,

@@ -24,8 +24,8 @@ from sottovoce.cli.display import (
     shown_epsilon,
 )
 from sottovoce.commands.train import Progress
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.runs.baselines import Baselines
-from sottovoce_evidence.evaluation import Evaluation
 
 
 def test_a_cost_is_rounded_up_and_what_was_shown_down():

@@ -11,8 +11,8 @@ from sottovoce.cli.evaluate import Measures, Private, Texts, _private_rows, _row
 from sottovoce.commands.evaluate import Measured
 from sottovoce.commands.private_evaluation import PrivateEvaluation
 from sottovoce.evaluation.breakdown import Breakdown
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.evaluation import Evaluation
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
 

@@ -115,7 +115,8 @@ def found(noise, *_):
 
 
 def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
-    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.compare_noise.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.plan.find_matrix", found)
     more = ["--sampling", "min_separation", "--min-separation", "9", "--participations", "5", "--noise", "banded"]
     made = answer(*SIZES, "--epsilon", "8", *more)
     joins = {name: made[name] for name in ("noise", "min_separation", "participations", "strategy")}
@@ -129,9 +130,9 @@ def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--noise", "blt"], "--noise 'blt' needs to know how often"),
-        (["--sampling", "in_turn", "--noise", "blt", "--bands", "3"], "--bands 3 is for noise 'banded'"),
-        (["--sampling", "min_separation", "--participations", "6"], "--min-separation is missing"),
+        (["--noise", "blt"], "privacy.noise='blt' needs to know how often"),
+        (["--sampling", "in_turn", "--noise", "blt", "--bands", "3"], "privacy.noise_bands has no meaning"),
+        (["--sampling", "min_separation", "--participations", "6"], "privacy.min_separation is not set"),
     ],
 )
 def test_noise_that_does_not_fit_is_refused(refusal, arguments, words):

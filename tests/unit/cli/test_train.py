@@ -16,7 +16,6 @@ import pytest
 from sottovoce.cli.options import Processes
 from sottovoce.cli.train import confirm, print_result, show_forecast
 from sottovoce.commands.forecast import Declined, Forecast
-from sottovoce.planning.expectation import Expectation
 from sottovoce.planning.grid import Choice
 
 TRAIN = "sottovoce.commands.train.train"
@@ -94,11 +93,10 @@ def test_a_process_other_than_the_first_helps_and_trains_no_run_of_its_own(
     assert out == ('{"process": 2, "processes": 3}\n' if json else f"{text}\n")
 
 
-EXPECTED = Expectation(0.15, 0.148, 0.152, 0.01, "costs about a point")
 FORECAST = Forecast(
     start="base english", store="people", private=True, epsilon=3.991, delta=1e-5, epsilon_store=6.651, users=3900,
-    cohort=500.0, rounds=40, noise_std=0.005, expected=EXPECTED, seconds=1500.0,
-    shorter=Choice(3.991, 500, 10, 1.0, 0.006, None, EXPECTED), warnings=("too noisy",),
+    cohort=500.0, rounds=40, noise_std=0.005, seconds=1500.0,
+    shorter=Choice(3.991, 500, 10, 1.0, 0.006, None), warnings=("too noisy",),
     mismatches=("not 9,000",),
 )  # fmt: skip
 

@@ -15,6 +15,7 @@ from sottovoce.commands.train import Training
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.owner_key import owner_key
 from sottovoce_evidence import signature
 from sottovoce_evidence.recipe import Recipe
 from tokenizer_examples import byte_level
@@ -73,7 +74,7 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., P
     def make(run: RunFolder, name: str = "release") -> Path:
         out = tmp_path / f"{name} of {run.path.name}"
         out.mkdir()
-        key = signature.owner_key()
+        key = owner_key()
         signer = signature.fingerprint(key.public_key())
         draft = release_folder.ReleaseFolder(run, out, release_folder.Publication(), signer)
         draft.write(out, ())

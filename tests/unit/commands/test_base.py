@@ -23,10 +23,11 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import first_line
+from sottovoce.runs.owner_key import owner_key
 from sottovoce_evidence import bases, signature
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import pretty, sealed
-from sottovoce_evidence.ledger import first_line
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.verify import verify_release
 
@@ -199,7 +200,7 @@ def test_no_base_that_fits_leaves_fresh_weights(store):
 
 
 def test_a_base_is_signed_and_a_start_from_it_names_the_signer(base, store, tmp_path):
-    owner = signature.fingerprint(signature.owner_key().public_key())
+    owner = signature.fingerprint(owner_key().public_key())
     found = verify_release(base.out, signer=owner)
     assert found.verified
     assert [check.found for check in found.checks][-1] == "trained on lines of colours by its card"

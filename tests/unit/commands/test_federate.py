@@ -18,8 +18,8 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits
 from sottovoce.federation.roster import FederationSettings, Roster, check_address
+from sottovoce.files import locked
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import locked
 from sottovoce_evidence.recipe import Recipe
 
 WORDS = Vocabulary.from_words(["red", "green"])

@@ -13,10 +13,7 @@ import sottovoce
 from sottovoce.commands.clock import Pace
 from sottovoce.commands.forecast import Declined
 from sottovoce.commands.new_run import forecast
-from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.store import Store
-from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.planning.expectation import DROWNED
 from sottovoce_evidence.recipe import Recipe
 
 
@@ -92,19 +89,6 @@ def test_what_does_not_fit_together_is_named(recipe: Recipe, store: Path):
 
 def test_made_up_people_are_not_named_by_a_folder_that_the_owner_never_made(recipe: Recipe):
     assert forecast(recipe.replace(data={"store": "demo:20"})).store == "made-up people"
-
-
-@pytest.mark.slow
-def test_accuracy_is_expected_where_such_runs_were_measured_and_a_drowned_one_named(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr("sottovoce.commands.forecast._pace", lambda *inputs: Pace())
-    prepare_demo(tmp_path / "store", 45, vocabulary=Vocabulary.public(), tokens=80)
-    small = Recipe.load("small").replace(data={"store": str(tmp_path / "store")}, privacy={"users": 3900})
-    good, bad = (forecast(small.replace(privacy={"epsilon": epsilon})) for epsilon in (8.0, 0.2))
-    assert 0.14 < good.expected.low < good.expected.high < 0.18
-    assert good.warnings == ()
-    assert bad.expected.verdict == DROWNED
-    assert "no better than its base" in " ".join(bad.warnings)
-    assert "average update" not in " ".join(bad.warnings)
 
 
 def test_of_a_long_run_a_quarter_of_its_rounds_is_named_where_epsilon_stays(recipe: Recipe, store: Path, monkeypatch):

@@ -19,10 +19,11 @@ from sottovoce.data.store import Store
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.owner_key import owner_key
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import sealed
 from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.signature import RELEASE, owner_key, sign_folder
+from sottovoce_evidence.signature import RELEASE, sign_folder
 from sottovoce_evidence.verify import FAILED, PASSED, verify_release
 
 

@@ -23,11 +23,11 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.accounting import epsilon, rounded_up, total_of
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import pretty, sealed
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import DIGITS, EarlierRun, StartFacts
 from sottovoce_evidence.verify import verify_release

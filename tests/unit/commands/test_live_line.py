@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.commands.live_line import duration, facts_of_rounds, live_line
 from sottovoce.commands.train import Progress
-from sottovoce_evidence.evaluation import Evaluation
+from sottovoce.evaluation.figures import Evaluation
 
 MEASURED = Evaluation(412, 98_765, 0.123456789, 0.2, 0.3, 0.1, 345.6789, 300.0, 0.05)
 

@@ -17,10 +17,11 @@ from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.ledger import Ledger, StoreLedger, first_line
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.errors import InUse, SottoError
-from sottovoce_evidence.hash_chain import Chain, chained
-from sottovoce_evidence.ledger import Ledger, StoreLedger, first_line
+from sottovoce_evidence.ledger import chained
 from sottovoce_evidence.recipe import Recipe
 
 

@@ -12,10 +12,10 @@ from sottovoce.commands import noisy_count
 from sottovoce.commands.noisy_count import DELTA, count_users
 from sottovoce.data.store import Store
 from sottovoce.privacy.histogram import NoisyCount
+from sottovoce.runs.ledger import COUNT, StoreLedger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.ledger import COUNT, StoreLedger
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from sottovoce.commands.prepare import PrivateVocabulary, prepare, prepare_priva
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.runs.ledger import PREPARATION, StoreLedger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import PREPARATION, StoreLedger
 
 
 def test_the_noise_is_the_least_that_keeps_epsilon_at_half_of_delta() -> None:

@@ -20,10 +20,10 @@ from sottovoce.data.store import Store
 from sottovoce.evaluation.private_prediction import BoundedCounts
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence import accounting, files
 from sottovoce_evidence.accounting import HeldOutSums
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.statement import state
 from sottovoce_evidence.verify import read_evidence, verify_release
 

@@ -10,8 +10,8 @@ from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence.accounting import SampledGaussian
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)

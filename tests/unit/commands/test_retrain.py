@@ -8,7 +8,7 @@ import pytest
 from sottovoce.commands.retrain import count_steps, refuse_own_code
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.hash_chain import chained
+from sottovoce_evidence.ledger import chained
 
 
 def test_steps_are_counted() -> None:

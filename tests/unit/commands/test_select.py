@@ -15,9 +15,9 @@ from sottovoce.commands import release_folder, select
 from sottovoce.commands.new_run import Context, begin
 from sottovoce.commands.select import Choice, select_best
 from sottovoce.commands.train import train
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence.accounting import BestOfRuns, SampledGaussian, epsilon
 from sottovoce_evidence.errors import InUse, SottoError
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.verify import verify_release
 
 

@@ -25,9 +25,9 @@ from sottovoce.local.objective import plain
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.checkpoint import latest
 from sottovoce.runs.folder import WEIGHTS, RunFolder
+from sottovoce.runs.ledger import Ledger
 from sottovoce.training.types import CohortSum
 from sottovoce_evidence.errors import DamagedRun, LostProcess, SottoError
-from sottovoce_evidence.ledger import Ledger
 from sottovoce_evidence.recipe import Recipe
 
 

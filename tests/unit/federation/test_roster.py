@@ -16,8 +16,8 @@ from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.federation import keys
 from sottovoce.federation.members import MEMBERS, Members
 from sottovoce.federation.roster import FederationSettings, Roster
+from sottovoce.files import locked
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import locked
 
 WORDS = Vocabulary.from_words(["red", "green"])
 

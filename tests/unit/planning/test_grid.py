@@ -30,12 +30,6 @@ def test_every_epsilon_is_paired_with_three_cohorts_and_with_fewer_rounds(grid):
     assert [choice.cohort for choice in grid.choices if grid.is_own(choice)] == [500]
 
 
-def test_at_a_small_epsilon_fewer_rounds_are_expected_to_be_better(grid):
-    top1 = {(each.epsilon, each.rounds): each.expected.top1 for each in grid.choices if each.cohort == 500}
-    assert top1[1.0, 10] > top1[1.0, 40]
-    assert top1[8.0, 10] < top1[8.0, 40]
-
-
 def test_the_fewest_rounds_are_a_row_of_the_grid(grid):
     assert fewest_rounds(MINE) in grid.choices
 
@@ -119,8 +113,6 @@ def test_an_epsilon_of_the_recipes_own_is_a_row():
     own = [choice.epsilon for choice in grid.choices if (choice.cohort, choice.rounds) == (6000, 40)]
     assert own == [1, 2, 4, 6, 8]
     assert {choice.cohort for choice in grid.choices} == {3000, 6000, 7000}
-    measured = {choice.cohort for choice in grid.choices if choice.expected is not None}
-    assert measured == {3000}
 
 
 def test_hours_follow_from_a_rate(grid):
@@ -135,8 +127,6 @@ def test_hours_follow_from_a_rate(grid):
 def test_where_the_clip_adapts_no_noise_is_claimed():
     grid = plan_recipe(MINE.replace(privacy={"adaptive_quantile": 0.5}))
     assert {choice.noise_std for choice in grid.choices} == {None}
-    assert {choice.expected for choice in grid.choices} == {None}
-    assert grid.not_known == ["privacy.adaptive_quantile = 0.5 was not measured"]
 
 
 @pytest.mark.parametrize(
@@ -168,8 +158,7 @@ def test_planning_does_without_jax():
 
 def test_the_answer_is_plain_json(grid):
     read = json.loads(json.dumps(grid.to_json(), allow_nan=False))
-    assert read["choices"][0]["expected"]["verdict"] == "drowned"
-    assert read["not_known"] == []
+    assert read["choices"][0]["hours"] is None
 
 
 @pytest.mark.parametrize("more", [{"sampling": "in_turn"}, {"sampling": "min_separation", "min_separation": 7}])

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.planning.ledger_totals import judge_ledgers
+from sottovoce.runs.ledger import COUNT, EVALUATION, PREPARATION, Entry, Ledger, StoreLedger
 from sottovoce_evidence.accounting import (
     BestOfRuns,
     CorrelatedGaussian,
@@ -24,7 +25,7 @@ from sottovoce_evidence.accounting.events import ADDED
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
 from sottovoce_evidence.accounting.matrices import Banded, Participation
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import COUNT, EVALUATION, PREPARATION, Entry, Ledger, StoreLedger, write_release
+from sottovoce_evidence.ledger import release_ledger
 
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 LOUDER = SampledGaussian(1.3, "poisson", 0.01)
@@ -126,7 +127,7 @@ def test_a_run_is_not_counted_beside_its_store(tmp_path) -> None:
 def test_a_release_is_judged_by_its_folder_and_not_beside_its_store(tmp_path) -> None:
     release = tmp_path / "released"
     release.mkdir()
-    write_release(release / "ledger.jsonl", "b", [(ROUND, 5), (NAMES, 1)])
+    (release / "ledger.jsonl").write_bytes(release_ledger("b", [(ROUND, 5), (NAMES, 1)]))
     ledger = judge_ledgers([release], [1e-6], "rdp").ledgers[0]
     assert (ledger["kind"], ledger["runs"], ledger["releases"]) == ("release", ["b"], 6)
     prepared = [(PREPARATION, NAMES, 1), (COUNT, ROUND, 1)]  # every store has words and a count of its own
@@ -193,7 +194,7 @@ def write_correlated(request, tmp_path):
     def write() -> Path:
         if request.param == "run":
             return of_run(path, [run, rest, rest, rest])
-        write_release(path, "a", [(run, 1), (rest, 3)])
+        (path).write_bytes(release_ledger("a", [(run, 1), (rest, 3)]))
         return path
 
     return write

@@ -15,11 +15,11 @@ from sottovoce.commands.release import Release
 from sottovoce.commands.train import RunResult
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.planning.plan import make_plan
 from sottovoce.reporting.compare import Comparison
 from sottovoce.reporting.notebook import PagePath, html_frame, html_table
 from sottovoce.runs.baselines import Baselines
-from sottovoce_evidence.evaluation import Evaluation
 from sottovoce_evidence.verify import Check, Verification
 
 MEASURED = Evaluation(412, 98_765, 0.123456789, 0.2, 0.3, 0.1, 345.6789, 300.0, 0.05)

@@ -25,10 +25,9 @@ from examples import first_of
 from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
 from sottovoce.reporting.report import OtherRun, render
 from sottovoce.runs.baselines import Baselines
-from sottovoce.runs.card import Card
-from sottovoce_evidence.readme import promise
-from sottovoce_evidence.statement import NOT_COVERED, Adaptive
-from sottovoce_evidence.statement_text import prose
+from sottovoce_evidence.adversaries import adversaries
+from sottovoce_evidence.statement import Adaptive, FederationFacts, Registered, StartFacts
+from sottovoce_evidence.statement_text import prose, uncovered_texts
 
 INTERNAL = "Internal: exact figures of private data, do not publish"
 
@@ -72,7 +71,7 @@ def test_a_private_run_leads_with_its_epsilon():
 def test_what_is_not_covered_is_a_list_and_is_said_once():
     page = text_of(public_page())
     assert page.count("What is not covered") == 1
-    assert all(page.count(line) == 1 for line in NOT_COVERED)
+    assert all(page.count(line) == 1 for line in uncovered_texts(make_statement()))
 
 
 def test_a_run_without_a_guarantee_says_so_in_words():
@@ -165,12 +164,7 @@ def test_one_epsilon_has_one_figure_wherever_it_is_said():
     record[1]["epsilon"] = 8.60191
     page = text_of(render(make_evidence(statement=statement, record=record)))
     assert "spent: 8.61" in page
-    for text in (
-        page,
-        prose(statement),
-        "\n".join(promise(Card(parameters=1, vocabulary=1), statement)),
-        statement.short,
-    ):
+    for text in (page, prose(statement), statement.short):
         assert set(re.findall(r"8\.6[0-9]*", text)) == {"8.61"}
 
 
@@ -195,7 +189,7 @@ def test_seeded_secrets_are_noticed():
 
 
 def test_rounds_charged_again_are_in_the_table():
-    page = text_of(without_rounds(statement=make_statement(charged_again=3, charges=63)))
+    page = text_of(without_rounds(statement=make_statement(charged_again=3)))
     assert "3 begun, broken off and charged again" in page
 
 
@@ -322,7 +316,7 @@ def test_no_suggestions_no_section():
 def test_everything_is_escaped():
     attack = "<script>alert(1)</script>&"
     recipe = make_evidence().recipe | {"data": {"store": attack}}
-    statement = make_statement(accountant=attack)
+    statement = make_statement(start=StartFacts("c0ffee00", "public", name=attack))
     page = render(
         make_evidence(name=attack, recipe=recipe, statement=statement, suggestions=[(attack, [(attack, 0.5)])])
     )
@@ -406,7 +400,7 @@ def test_a_clip_norm_that_changes_has_a_figure():
 
 
 def test_traffic_is_shown_where_devices_sent_it():
-    sent, devices = {"down": 1e6, "up": 1e6, "round": 4e8, "total": 2.4e10}, make_statement(across_devices=True)
+    sent, devices = {"down": 1e6, "up": 1e6, "round": 4e8, "total": 2.4e10}, make_statement(registered=Registered(9))
     words = "of 60 planned; 24 GB sent and received"
     assert words in text_of(without_rounds(traffic=sent, statement=devices))
     assert "sent and received" not in text_of(without_rounds(traffic={"up": 1e6}, statement=devices))
@@ -424,3 +418,12 @@ def test_date_and_data_are_in_the_head():
     public = text_of(render(make_public_run()))
     assert "their text is not protected." in public
     assert "written on" not in public
+
+
+@pytest.mark.slow
+def test_who_sees_what_of_a_run_across_devices_is_a_table():
+    masked = make_statement(registered=Registered(9), federation=FederationFacts(9, "masked", survivors=6, colluding=2))
+    page = text_of(without_rounds(statement=masked))
+    assert all(one.who in page and one.sees in page for one in adversaries(masked))
+    assert "ε against them" in page
+    assert "ε against them" not in text_of(without_rounds())

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 import scores
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.evaluation import Evaluation
 
 
 def score(top1: float, perplexity: float | None = 100.0) -> Evaluation:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, read_ledger
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.hash_chain import Chain
-from sottovoce_evidence.ledger import Entry, Ledger, StoreLedger, read_ledger, write_release
+from sottovoce_evidence.ledger import release_ledger
 
 EVENT = SampledGaussian(1.0, "poisson", 0.01)
 
@@ -30,7 +31,7 @@ def of_store(path: Path) -> None:
 
 
 def of_release(path: Path) -> None:
-    write_release(path, "a", [(EVENT, 2), (SampledGaussian(2.0, "poisson", 0.01), 3)])
+    (path).write_bytes(release_ledger("a", [(EVENT, 2), (SampledGaussian(2.0, "poisson", 0.01), 3)]))
 
 
 MAKERS: dict[str, Callable[[Path], None]] = {"run": of_run, "store": of_store, "release": of_release}
@@ -200,7 +201,7 @@ def test_an_empty_ledger_is_no_proof_that_nothing_was_spent(tmp_path):
 
 
 def test_a_line_that_cannot_be_written_leaves_nothing_of_it(tmp_path, monkeypatch):
-    from sottovoce_evidence import hash_chain as module
+    from sottovoce.runs import hash_chain as module
 
     path = tmp_path / "ledger.jsonl"
     chain = Chain(path)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sottovoce.runs import lease
+from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.lease import Lease
-from sottovoce_evidence.hash_chain import Chain
 
 
 def ledger(*checks: str) -> Chain:

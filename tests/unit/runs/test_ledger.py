@@ -5,11 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sottovoce_evidence import hash_chain as chain_module
+from sottovoce.runs import hash_chain as chain_module
+from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.ledger import EVALUATION, Entry, Ledger, StoreLedger, lineage, read_ledger
 from sottovoce_evidence.accounting import HeldOutSums, NonPrivate, SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.hash_chain import Chain, chained
-from sottovoce_evidence.ledger import EVALUATION, Entry, Ledger, StoreLedger, lineage, read_ledger
+from sottovoce_evidence.ledger import chained
 
 EVENT = SampledGaussian(1.0, "poisson", 0.01)
 

@@ -12,12 +12,12 @@ import pytest
 from sottovoce.runs import lease
 from sottovoce.runs.budget import Budget
 from sottovoce.runs.lease import Lease
+from sottovoce.runs.ledger import Ledger, StoreLedger
 from sottovoce.runs.payments import Origin, Payments, begin_payment, planned_rounds
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import NonPrivate, SampledGaussian
 from sottovoce_evidence.errors import AnotherSum, BudgetExhausted, DamagedRun, SottoError
-from sottovoce_evidence.ledger import Ledger, StoreLedger
 
 EVENT = SampledGaussian(1.2, "poisson", 0.25)
 DELTA, ROUNDS = 1e-3, 6

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sottovoce.evaluation.figures import Evaluation, coarse_count, last_evaluation
 from sottovoce.runs.record import Lines
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.evaluation import Evaluation, coarse_count, last_evaluation
 
 
 @pytest.mark.parametrize(("people", "told"), [(0, 0), (7, 7), (43, 43), (200, 200), (219, 210), (98_765, 98_000)])

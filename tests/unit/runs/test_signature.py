@@ -10,31 +10,24 @@ from pathlib import Path
 
 import pytest
 
+from sottovoce.runs import owner_key as keys
+from sottovoce.runs.owner_key import owner_key
 from sottovoce_evidence import signature
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.signature import (
-    BASE,
-    MANIFEST,
-    RELEASE,
-    SIGNATURE,
-    SIGNER,
-    check_folder,
-    owner_key,
-    sign_folder,
-)
+from sottovoce_evidence.signature import BASE, MANIFEST, RELEASE, SIGNATURE, SIGNER, check_folder, sign_folder
 
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory):
     path = tmp_path_factory.mktemp("keys") / "a.key"
-    signature._make_key(path)
-    return signature.load_key(path)
+    keys._make_key(path)
+    return keys.load_key(path)
 
 
 @pytest.fixture
 def other_key(tmp_path):
-    signature._make_key(tmp_path / "other.key")
-    return signature.load_key(tmp_path / "other.key")
+    keys._make_key(tmp_path / "other.key")
+    return keys.load_key(tmp_path / "other.key")
 
 
 @pytest.fixture
@@ -163,15 +156,15 @@ def test_a_folder_without_a_list_is_unsigned(tmp_path):
 def test_the_owners_key_is_made_once_for_the_owner_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     first = owner_key()
-    path = signature.owner_key_file()
+    path = keys.owner_key_file()
     assert [stat.S_IMODE(each.stat().st_mode) for each in (path, path.parent)] == [0o600, 0o700]
     assert [each.name for each in path.parent.iterdir()] == ["owner.key"]
-    signature._make_key(path)  # as a second process would
+    keys._make_key(path)  # as a second process would
     assert owner_key().private_bytes_raw() == first.private_bytes_raw()
 
 
 def test_keys_that_cannot_be_used_are_refused(tmp_path, monkeypatch):
-    signature._make_key(tmp_path / "open.key")
+    keys._make_key(tmp_path / "open.key")
     (tmp_path / "open.key").chmod(0o640)
     for name, contents, why in [("a", b"no key", "cannot read the key"), ("b", RSA, "cannot read the key")]:
         (tmp_path / name).write_bytes(contents)

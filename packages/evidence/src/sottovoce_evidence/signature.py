@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import make_folder, open_plain, read_plain, sha256_of, sync_folder, write_aside
+from sottovoce_evidence.files import open_plain, read_plain, sha256_of
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -51,67 +51,6 @@ class Signed:
     odd: tuple[str, ...] = field(default=(), compare=False)  # links, pipes, folders in folders in folders
 
 
-def owner_key_file() -> Path:
-    """Where the owner's key lies unless another is named."""
-    try:
-        config = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    except RuntimeError:
-        raise SottoError("there is no home folder for the key that signs releases; name one with --key") from None
-    return Path(config) / "sottovoce" / "owner.key"
-
-
-def load_key(path: Path) -> Ed25519PrivateKey:
-    """A private key in OpenSSH's or in PEM form: Ed25519, without passphrase, and readable by its owner alone."""
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    other = "name another with --key, or make one with `ssh-keygen -t ed25519 -N '' -f FILE`"
-    try:
-        if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise SottoError(f"others may read or write the key {path}; forbid it with `chmod 600 {path}`")
-        contents = read_plain(path)
-        read = serialization.load_ssh_private_key if b"OPENSSH" in contents else serialization.load_pem_private_key
-        key = read(contents, password=None)
-    except (OSError, TypeError, ValueError, UnsupportedAlgorithm) as error:
-        reason = " ".join(str(error).split()) if isinstance(error, OSError) else "no private key without passphrase"
-        raise SottoError(f"cannot read the key {path} ({reason}); {other}") from None
-    if not isinstance(key, Ed25519PrivateKey):
-        raise SottoError(f"the key {path} is not of kind Ed25519; {other}")
-    return key
-
-
-def owner_key(path: Path | None = None) -> Ed25519PrivateKey:
-    """The key at `path`, or else the owner's, which is made on first use."""
-    if path is not None:
-        return load_key(path)
-    path = owner_key_file()
-    if not path.exists():
-        try:
-            _make_key(path)
-        except OSError as error:
-            raise SottoError(f"cannot write the new key {path} ({error.strerror}); name a key with --key") from None
-    return load_key(path)
-
-
-def _make_key(path: Path) -> None:
-    """Write a new key. If another process writes one at the same time, the first stays."""
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    make_folder(path.parent, 0o700)
-    form = (serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption())
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    write_aside(draft, Ed25519PrivateKey.generate().private_bytes(*form), private=True)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
-    sync_folder(path.parent)
-
-
 def fingerprint(key: Ed25519PublicKey) -> str:
     """The name of a key, as `ssh-keygen -l` prints it."""
     return "SHA256:" + base64.b64encode(hashlib.sha256(_blob(key)).digest()).decode().rstrip("=")
@@ -126,9 +65,9 @@ def public_fingerprint(file: Path) -> str:
 
 
 def sign_folder(folder: Path, key: Ed25519PrivateKey, purpose: str) -> None:
-    """List all files of a finished folder and sign the list."""
+    """List all files of a finished folder and sign the list. The folder gets its name later, and is synced then."""
     public = key.public_key()
-    write_aside(folder / SIGNER, b"ssh-ed25519 " + base64.b64encode(_blob(public)) + b"\n")
+    (folder / SIGNER).write_bytes(b"ssh-ed25519 " + base64.b64encode(_blob(public)) + b"\n")
     found = _walk(folder, _any)
     if found.odd:
         raise SottoError(f"{folder / found.odd[0]} is not a plain file; a signed folder has no others")
@@ -140,8 +79,8 @@ def sign_folder(folder: Path, key: Ed25519PrivateKey, purpose: str) -> None:
     parts = (_blob(public), purpose.encode(), b"", _HASH, _string(_TYPE) + _string(signature))
     armoured = base64.b64encode(_MAGIC + (1).to_bytes(4) + b"".join(map(_string, parts)))
     lines = [armoured[start : start + 70] for start in range(0, len(armoured), 70)]
-    write_aside(folder / MANIFEST, manifest)
-    write_aside(folder / SIGNATURE, b"\n".join([_BEGIN, *lines, _END, b""]))
+    (folder / MANIFEST).write_bytes(manifest)
+    (folder / SIGNATURE).write_bytes(b"\n".join([_BEGIN, *lines, _END, b""]))
 
 
 def _any(name: str) -> float:

@@ -27,7 +27,6 @@ from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce_evidence.bounds import Sensitivity
 from sottovoce_evidence.errors import SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, Json
-from sottovoce_evidence.ledger import EXACT, HeldOut
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
 from sottovoce_evidence.recipe import Recipe
@@ -37,6 +36,10 @@ SOFTWARE = ("sottovoce-evidence", "sottovoce", "jax", "dp-accounting", "numpy") 
 FORM = 1  # of a statement: its keys and what they mean
 DIGITS = 4  # of an ε in privacy.json, rounded up
 PRIVATE, UNKNOWN = "private", "unknown"  # what a start was trained on, if not on public text
+# What `sotto prepare` declares of the people that a store holds out. "exact": how well models predict them is measured
+# exactly and may be published; they are not protected. "private": no exact figure of them is computed.
+HeldOut = Literal["exact", "private"]
+EXACT = "exact"  # or PRIVATE
 ROUNDING = 1e-6  # norms are rounded to float32
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
 AuditResult = Literal["passed", "failed", "not run"]
@@ -736,6 +739,7 @@ def charge_faults(evidence: Evidence) -> Iterator[str]:
             yield "the model was chosen among runs, and its charges are not one for a choice of such runs"
         if more:
             yield "the model was chosen among runs, of which no round is done again"
+        yield from _unbudgeted(evidence, mechanism)
         return
     due = mechanism.events(max(facts.rounds_done, 1)) if more else planned
     for event, _ in rounds:
@@ -747,22 +751,28 @@ def charge_faults(evidence: Evidence) -> Iterator[str]:
             yield f"it charges {charged} of noise multiplier {event.noise_multiplier:g}, and {count} are due"
     if more and sum(evidence.rounds.values()) < sum(count for _, count in due) + more:
         yield f"it does not charge {count_of(more, 'round')} that were done again or elsewhere"
-    yield from _unbudgeted(evidence, mechanism, sum(count for _, count in planned))
+    yield from _unbudgeted(evidence, mechanism)
 
 
-def _unbudgeted(evidence: Evidence, mechanism: Mechanism, planned: int) -> Iterator[str]:
-    """Fewer rounds than the recipe asks for are planned, or charged, and no budget forbids the next one."""
+def _unbudgeted(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:
+    """Fewer rounds than the recipe asks for are planned, or charged, and no budget forbids the next one.
+
+    A budget is that of one run, also of one that was chosen among others.
+    """
     facts, recipe, limit = evidence.facts, evidence.recipe, evidence.recipe.privacy.epsilon
+    planned = sum(count for _, count in mechanism.events(facts.rounds_planned))
     if facts.rounds_done > facts.rounds_planned or facts.rounds_planned > recipe.run.rounds:
         yield f"{facts.rounds_done} rounds are done of {facts.rounds_planned} planned and {recipe.run.rounds} asked for"
         return
     if facts.rounds_planned < recipe.run.rounds:
         more = [*evidence.before, *mechanism.events(facts.rounds_planned + 1)]
-    elif sum(evidence.rounds.values()) < planned:
+    elif not facts.chosen and sum(evidence.rounds.values()) < planned:
         more = [*evidence.charged, (min(evidence.rounds, key=lambda event: event.noise_multiplier), 1)]
     else:
         return
-    if limit is None or accounting.epsilon(more, recipe.privacy.delta, evidence.accountant) <= limit * (1 - 1e-3):
+    if limit is None or accounting.epsilon(more, recipe.privacy.delta, accountant_of(recipe.privacy)) <= limit * (
+        1 - 1e-3
+    ):
         yield "it does not charge all rounds that the recipe asks for, and no budget of the recipe forbids the others"
 
 

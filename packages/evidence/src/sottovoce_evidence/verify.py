@@ -17,8 +17,7 @@ from sottovoce_evidence.accounting.cross_check import dp_accounting_epsilon
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, plain_number
 from sottovoce_evidence.files import CHECKSUM, Facts, Json, as_json, parse_json, read_plain, read_sealed, sha256_of
-from sottovoce_evidence.hash_chain import chained
-from sottovoce_evidence.ledger import EXACT, PRIVATE, RELEASE, read_ledger
+from sottovoce_evidence.ledger import charges_of, read_release
 from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import (
@@ -40,7 +39,10 @@ from sottovoce_evidence.release import (
     numbers_in,
     shown,
 )
+from sottovoce_evidence.rules import guarantee_rules
 from sottovoce_evidence.statement import (
+    EXACT,
+    PRIVATE,
     ROUNDING,
     Evidence,
     RunFacts,
@@ -187,6 +189,7 @@ class _Found:
         self.epsilons = tuple(_try(lambda: accounted(evidence.charged, due.delta))[0] or ())
         follows = f"follows from {RECIPE}, {LEDGER} and {FACTS}"
         yield _judged("statement", chain(_promise_faults(due), self._compared(stated, due)), follows)
+        yield _judged("recipe", self._rule_faults(evidence), "breaks no rule of a guarantee")
         yield _judged("ledger", charge_faults(evidence), "charges what the recipe's rounds cost")
         cost = f"ε = {accounting.rounded_up(due.epsilon, 4)} at δ = {plain_number(due.delta)}"
         yield _judged("epsilon", self._second_opinions(evidence, due), f"{cost}, and no accountant contradicts it")
@@ -196,6 +199,13 @@ class _Found:
             yield _judged("held-out users", self._held_out_faults(due), "no exact figure in this folder is of them")
         self._read_readme(evidence, due)
         self.notes += _notes(self.signed, due)
+
+    def _rule_faults(self, evidence: Evidence) -> Iterator[str]:
+        if list(evidence.own_code()):  # what its rules are, only that code knows
+            return
+        if evidence.recipe.privacy.mode != "private":
+            yield f"its mode is {evidence.recipe.privacy.mode!r}, which promises nothing"
+        yield from guarantee_rules(evidence.recipe, evidence.before)
 
     def _compared(self, stated: Json, due: Statement) -> Iterator[str]:
         """A claimed ε may be larger than the one that follows, never smaller. All else is equal."""
@@ -311,21 +321,15 @@ class _Found:
 def read_evidence(folder: Path) -> Evidence:
     """Recipe, ledger and facts of a release: each must be as it is written, with nothing beside it."""
     recipe = Recipe.parse(read_plain(folder / RECIPE).decode(), RECIPE)
-    ledger = read_ledger(folder / LEDGER)
-    check_work([line["event"] for line in ledger.lines[1:]])
-    if ledger.kind != RELEASE or ledger.notes or chained_again(ledger.lines) != read_plain(folder / LEDGER):
-        raise SottoError(f"{LEDGER} is not the ledger of a release")
+    run, charges = read_release(folder / LEDGER)
+    check_work([one["event"] for one in charges])
     values = {name: value for name, value in read_sealed(folder / FACTS).items() if name != CHECKSUM}
     facts = RunFacts.from_json(values)
     if other := [path for path, *_ in differences(values, facts.to_json())]:
         raise SottoError(f"{FACTS} has more than its facts: {', '.join(map(shown, other))}")
-    if ledger.runs != (facts.run,):
-        raise SottoError(f"{LEDGER} is that of the run {shown(ledger.runs[0])}, and {FACTS} names {shown(facts.run)}")
-    return Evidence(recipe, [*ledger.spent, *ledger.held_out], facts)
-
-
-def chained_again(lines: list[Json]) -> bytes:
-    return chained([{name: value for name, value in line.items() if name != "check"} for line in lines])
+    if run != facts.run:
+        raise SottoError(f"{LEDGER} is that of the run {shown(run)}, and {FACTS} names {shown(facts.run)}")
+    return Evidence(recipe, charges_of(charges), facts)
 
 
 def accounted(spent: Spent, delta: float) -> list[Accounted]:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from sottovoce.data.store import Store
     from sottovoce.data.subwords import Subwords
     from sottovoce.data.vocabulary import Vocabulary
+    from sottovoce.evaluation.figures import Evaluation
     from sottovoce.evaluation.prediction import evaluate
     from sottovoce.evaluation.suggestions import suggest
     from sottovoce.federation.roster import FederationSettings
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
     from sottovoce.web.keyboard.app import keyboard_app
     from sottovoce.web.server import serve
     from sottovoce_evidence.errors import SottoError
-    from sottovoce_evidence.evaluation import Evaluation
     from sottovoce_evidence.recipe import Recipe
     from sottovoce_evidence.verify import verify_release
 

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from sottovoce.build import rules
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS
@@ -14,16 +15,14 @@ from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.matrices import Identity
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.mechanism import (
-    Kinds,
     accountant_of,
+    charges_of,
     device_noise_of,
-    matrix_of,
     mechanism_of,
     sampler_of,
     settings_of,
 )
 from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.schedule import build_schedule
 
 
 def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -> Recipe:
@@ -67,12 +66,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
         recipe = recipe.replace(privacy=settings_of(found))
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
-        # At z = 1: what a run costs depends on the noise alone, not on the clip or the model.
-        shape = sampler.events(build_schedule(privacy.noise_schedule).stretches(recipe.run.rounds))
-        if devices is not None:
-            shape = devices.charged(shape)
-        if participation is not None:
-            shape = [(accounting.CorrelatedGaussian(1.0, matrix_of(recipe.privacy), participation), 1)]
+        shape = charges_of(recipe)
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
         # The noise of devices is part of it: more of that than ε asks for makes it smaller.
         found = max(found, recipe.federation.server_noise_multiplier or 0.0)
@@ -80,9 +74,6 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     if devices is not None and recipe.federation.server_noise_multiplier is None:
         recipe = recipe.replace(federation={"server_noise_multiplier": recipe.privacy.noise_multiplier})
     return recipe
-
-
-KINDS = Kinds(SAMPLERS, CLIPS, ESTIMATORS)
 
 
 def build_mechanism(recipe: Recipe, layers: Collection[str]) -> Mechanism:

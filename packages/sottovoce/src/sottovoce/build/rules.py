@@ -6,7 +6,6 @@ Builders do not refuse; they call `check` first. The range of a single value is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,16 +14,15 @@ from sottovoce.local.update import rehearsed
 from sottovoce.models.lora import Survey, starred
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce_evidence import accounting
-from sottovoce_evidence.accounting.events import MOST_EXAMPLES
+from sottovoce_evidence import rules as guarantee
 from sottovoce_evidence.bases import NO_BASE
-from sottovoce_evidence.errors import SottoError, count_of, plain_number, plural
-from sottovoce_evidence.mechanism import accountant_of
+from sottovoce_evidence.errors import SottoError, count_of, plural
 from sottovoce_evidence.recipe import ADAPTER_KEYS, Local, Model, Privacy, Recipe
 from sottovoce_evidence.schedule import Schedule, build_schedule
 
-MOST_PLACES = 2**32  # of examples: what an example draws for itself is keyed by its number, of 32 bits
 MOST_MASKED = 2048  # devices in a masked round: what a message holds of names and signatures
 MOST_READ = 10**7  # tokens that one user reads, rehearsed ones included: more do not fit the 32 bits of their number
 
@@ -42,23 +40,26 @@ def check(rules: Iterator[str]) -> None:
 def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = ()) -> Iterator[str]:
     """Rules of a recipe alone. `before` was spent on the store's vocabulary."""
     # Only the first sentence is shown, so the order is from what is trained to how it is done.
+    sampler = SAMPLERS[recipe.privacy.sampling]
     yield from model_keys(recipe.model)
-    yield from _method(recipe)
-    yield from _examples(recipe, processes)
+    yield from guarantee.method(recipe)
+    yield from guarantee.examples(recipe)
+    if recipe.run.algorithm == "els" and processes > 1:
+        yield "run.algorithm='els' trains in one process; remove the others"
     yield from _cohort(recipe.privacy)
-    yield from _separation(recipe.privacy, recipe.run.rounds)
+    yield from guarantee.separation(recipe.privacy, recipe.run.rounds, sampler)
     yield from _schedules(recipe)
-    yield from _clip(recipe.privacy)
-    yield from _correlated(recipe.privacy)
+    yield from guarantee.clip(recipe.privacy, KINDS)
+    yield from guarantee.correlated(recipe.privacy, sampler)
     if recipe.privacy.mode == "experiment":
         yield from _experiment(recipe.privacy)
     if recipe.privacy.mode == "private":
-        yield from _private(recipe.privacy, before)
+        yield from guarantee.private(recipe.privacy, before, KINDS)
     yield from _local(recipe)
     yield from _central(recipe, processes)
     if recipe.audit.plants:
         yield from _canaries(recipe, processes)
-    yield from _federation(recipe)
+    yield from guarantee.federation(recipe, KINDS)
 
 
 def model_keys(model: Model) -> Iterator[str]:
@@ -71,40 +72,6 @@ def model_keys(model: Model) -> Iterator[str]:
                 yield f"model.{key} is for adapters, and model.adapter_rank is not set; set it, or remove {key}"
     elif model.initial == NO_BASE:
         yield f"model.adapter_rank={model.adapter_rank} {NEEDS_START}"
-
-
-def _method(recipe: Recipe) -> Iterator[str]:
-    mode, central = recipe.privacy.mode, recipe.run.algorithm == "central"
-    if central and mode == "private":
-        yield "run.algorithm='central' has no user-level guarantee: it pools text; use fedavg, or privacy.mode='none'"
-    if central and mode == "experiment":
-        yield "run.algorithm='central' has no clip and no noise to experiment with; use privacy.mode='none'"
-
-
-def _examples(recipe: Recipe, processes: int) -> Iterator[str]:
-    """Example-level sampling."""
-    privacy, local, most = recipe.privacy, recipe.local, recipe.privacy.examples_per_user
-    if recipe.run.algorithm != "els":
-        if most:
-            yield f"privacy.examples_per_user={most} is for run.algorithm='els', not {recipe.run.algorithm!r}"
-        if privacy.sampling == "examples":
-            yield "privacy.sampling='examples' is that of run.algorithm='els'; set that, or sample users: 'poisson'"
-        return
-    if privacy.sampling not in ("poisson", "examples"):
-        yield f"run.algorithm='els' draws examples by Poisson sampling, not {privacy.sampling!r}; remove the key"
-    if not most:
-        yield "privacy.examples_per_user is not set: run.algorithm='els' needs the most examples that a user has"
-    if most > MOST_EXAMPLES:
-        yield f"privacy.examples_per_user={most} must be at most {MOST_EXAMPLES:,}; take longer examples (local.tokens)"
-    if not local.tokens:
-        yield "local.tokens is not set: with run.algorithm='els' it is the length of an example"
-    if privacy.places > MOST_PLACES:
-        numbers = f"privacy.users={privacy.users} times privacy.examples_per_user={most}"
-        yield f"{numbers} must be at most {MOST_PLACES:,}: examples are numbered with 32 bits"
-    if accountant_of(privacy) != "pld":
-        yield f"privacy.accountant={privacy.accountant!r} has no accounting for sampled examples; use 'pld'"
-    if processes > 1:
-        yield "run.algorithm='els' trains in one process; remove the others"
 
 
 def _cohort(privacy: Privacy) -> Iterator[str]:
@@ -122,28 +89,6 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
         yield f"privacy.cohort={cohort:g} must be a whole number unless privacy.sampling='poisson'"
     if fixed_size and cohort > users:
         yield f"privacy.cohort={cohort:g} must be at most the declared privacy.users={users}"
-
-
-def _separation(privacy: Privacy, rounds: int) -> Iterator[str]:
-    """How often, and how close together, one user joins."""
-    b, k, cohort, users = privacy.min_separation, privacy.participations, privacy.cohort, privacy.users
-    if not SAMPLERS[privacy.sampling].takes("min_separation"):
-        for key, value in (("min_separation", b), ("participations", k)):
-            if value:
-                yield f"privacy.{key}={value} is for privacy.sampling='min_separation', not {privacy.sampling!r}"
-        return
-    most = f"at most users / cohort = {int(users // cohort)}"
-    if b < 1:
-        yield f"privacy.min_separation is not set: the fewest rounds from one that a user joins to the next, {most}"
-    if b * cohort > users:
-        needs = f"{b} cohorts of {cohort:g} different users, and {users} are declared"
-        yield f"privacy.min_separation={b} needs {needs}; use {most}"
-    if b > rounds:
-        yield f"privacy.min_separation={b} is more than run.rounds={rounds}, so that nobody joins twice; use {rounds}"
-    if k and k * users < rounds * cohort:
-        cohorts = f"{rounds} cohorts of {cohort:g} are {rounds * cohort:g} user updates, and {users} users"
-        least = math.ceil(rounds * cohort / users)
-        yield f"privacy.participations={k}: {cohorts} give {k * users} at most; use {least} or more, or fewer rounds"
 
 
 def _schedules(recipe: Recipe) -> Iterator[str]:
@@ -179,38 +124,6 @@ def _schedule(key: str, points: tuple[tuple[float, ...], ...], path: str) -> Sch
         raise SottoError(f"{key}: {error}") from None
 
 
-def _correlated(privacy: Privacy) -> Iterator[str]:
-    """Noise that is correlated over rounds."""
-    noise, plain = privacy.noise, Privacy()
-    own = {"noise_bands": ("banded",), "noise_buffers": ("blt",), "noise_decays": ("blt",)}
-    for key, kinds in {**own, "noise_coefficients": ("banded", "blt")}.items():
-        if getattr(privacy, key) != getattr(plain, key) and noise not in kinds:
-            yield f"privacy.{key} has no meaning with privacy.noise={noise!r}; it is for {' and '.join(kinds)}"
-    if noise == "blt" and len(privacy.noise_decays) != len(privacy.noise_coefficients):
-        yield "privacy.noise_decays must be as many as privacy.noise_coefficients, or both empty: then they are found"
-    if noise == "independent":
-        return
-    if privacy.mode == "experiment":
-        yield f"privacy.noise={noise!r} is for private runs; an experiment has independent noise"
-    if SAMPLERS[privacy.sampling].amplifies:
-        needs = "needs to know how often and how close together a user joins: use 'in_turn' or 'min_separation'"
-        yield f"privacy.noise={noise!r} {needs} as privacy.sampling, not {privacy.sampling!r}"
-    for key in ("noise_schedule", "clip_schedule", "adaptive_quantile"):
-        if getattr(privacy, key) not in ((), None):
-            yield f"privacy.{key} changes rounds, and privacy.noise={noise!r} is one release of all rounds; remove one"
-
-
-def _clip(privacy: Privacy) -> Iterator[str]:
-    clip = CLIPS[privacy.clipping]
-    if privacy.layer_clip_norms and not clip.takes("clip_norms"):
-        yield f"privacy.layer_clip_norms are for privacy.clipping='per_layer', not {privacy.clipping!r}; change one"
-    if privacy.adaptive_quantile is not None and not clip.bounded:
-        yield "an adaptive clip norm needs a clip: flat or per_layer"
-    if privacy.clip_weighted and clip.bounded and not ESTIMATORS[privacy.estimator].takes_weighted_clip:
-        # With the clipped denominator, many users of tiny weight could send huge updates.
-        yield "privacy.clip_weighted bounds w·Δ, enough for the fixed denominator only; use fixed_denominator"
-
-
 def _experiment(privacy: Privacy) -> Iterator[str]:
     if privacy.epsilon is not None:
         yield "privacy.epsilon has no meaning in experiment mode: its ε is infinite; remove it"
@@ -220,31 +133,6 @@ def _experiment(privacy: Privacy) -> Iterator[str]:
         yield "privacy.noise_std and privacy.noise_multiplier are both given; keep one"
     if privacy.noise_multiplier and not ESTIMATORS[privacy.estimator].bounded:
         yield "privacy.noise_multiplier needs an estimator of bounded sensitivity; give noise_std instead"
-
-
-def _private(privacy: Privacy, before: accounting.Spent) -> Iterator[str]:
-    epsilon, delta = privacy.epsilon, privacy.delta
-    if privacy.noise_std is not None:
-        yield "privacy.noise_std is for experiment mode; a private run derives it from noise_multiplier"
-    if not ESTIMATORS[privacy.estimator].bounded:
-        yield f"privacy.estimator={privacy.estimator!r} has no bounded sensitivity; use fixed_denominator"
-    if not CLIPS[privacy.clipping].bounded:
-        yield f"privacy.clipping={privacy.clipping!r} bounds no user's update; use flat or per_layer, or mode 'none'"
-    if privacy.noise_multiplier is None and epsilon is None:
-        yield "a private run needs privacy.noise_multiplier or privacy.epsilon"
-    if privacy.noise_multiplier == 0:
-        yield "privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode 'none'"
-    if delta >= 1 / privacy.users and not privacy.allow_large_delta:
-        limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
-        yield f"privacy.delta={plain_number(delta)} must be below {limit}; lower it, or use --allow-large-delta"
-    if privacy.weight_cap > 1 and privacy.total_weight == 0:
-        yield f"privacy.weight_cap={privacy.weight_cap:g} gives users unequal weights: declare privacy.total_weight (W)"
-    # Computed without a budget too: the accountant refuses a δ that a vocabulary uses up.
-    spent = accounting.epsilon(before, delta, accountant_of(privacy)) if before else 0.0
-    if spent >= (epsilon or math.inf):
-        cost = f"{accounting.rounded_up(spent, 4)} at delta={plain_number(delta)}"
-        used_up = f"privacy.epsilon={epsilon or math.inf:g} is used up before the first round"
-        yield f"{used_up}: the store's vocabulary and the runs that it starts from cost {cost}; raise it, or do without"
 
 
 def _local(recipe: Recipe) -> Iterator[str]:
@@ -295,69 +183,6 @@ def _canaries(recipe: Recipe, processes: int) -> Iterator[str]:
     unwatched = other or ("several processes" if processes > 1 else "")
     if unwatched:
         yield f"[audit] watches rounds of Algorithm 1 in one process, and cannot with {unwatched}; keep one of the two"
-
-
-def _federation(recipe: Recipe) -> Iterator[str]:
-    """How the answers of devices are added up."""
-    federation, least = recipe.federation, recipe.federation.colluding + 2
-    if federation.max_silos > 1:
-        yield from _silos(recipe)
-    yield from _device_noise(recipe)
-    if federation.aggregation == "plain":
-        for key in ("survivors", "colluding"):
-            if value := getattr(federation, key):
-                yield f"federation.{key}={value} is for federation.aggregation='masked'; set that, or remove it"
-        return
-    if federation.survivors < least:
-        why = "a sum over one honest device is that of the device"
-        yield f"federation.survivors={federation.survivors} must be {least} or more, federation.colluding + 2: {why}"
-    if not CLIPS[recipe.privacy.clipping].bounded:
-        grid = "masks hide whole numbers within a bound, and without a clip there is none"
-        yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or 'plain' aggregation"
-
-
-def _silos(recipe: Recipe) -> Iterator[str]:
-    """One person in several silos."""
-    privacy, said = recipe.privacy, f"federation.max_silos={recipe.federation.max_silos}"
-    if not SAMPLERS[privacy.sampling].takes("silos"):
-        known = "silos that draw apart: use 'poisson' or 'min_separation'"
-        yield f"{said} needs {known}, not privacy.sampling={privacy.sampling!r}"
-    coins = SAMPLERS[privacy.sampling].independent and privacy.mode == "private"
-    if coins and recipe.federation.noise == "server" and accountant_of(privacy) != "pld":
-        yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
-
-
-def _device_noise(recipe: Recipe) -> Iterator[str]:
-    """Noise that devices add."""
-    federation, privacy, said = recipe.federation, recipe.privacy, "federation.noise='devices'"
-    if federation.noise == "server":
-        for key in ("server_noise_multiplier", "participations"):
-            if value := getattr(federation, key):
-                yield f"federation.{key}={value:g} is for {said}; set that, or remove it"
-        return
-    if federation.aggregation == "plain":
-        yield f"{said} hides a device in a sum that is masked; set federation.aggregation='masked', or noise='server'"
-    if privacy.mode != "private":
-        yield f"{said} is for private runs, and privacy.mode={privacy.mode!r}; use 'server'"
-    if privacy.noise != "independent":
-        yield f"{said} has no accounting with privacy.noise={privacy.noise!r}; use independent noise, or 'server'"
-    if privacy.adaptive_quantile is not None:
-        yield f"privacy.adaptive_quantile needs exact counts of users, which {said} does not send; remove one"
-    if privacy.noise_schedule:
-        yield f"privacy.noise_schedule: {said} has one noise for all rounds; remove one"
-    if not ESTIMATORS[privacy.estimator].fixed:
-        weight = f"needs the exact weight of a cohort, which {said} does not send"
-        yield f"privacy.estimator={privacy.estimator!r} {weight}; use fixed_denominator"
-    if privacy.accountant == "moments":
-        yield "privacy.accountant='moments' has no accounting for the noise of devices; use 'pld' or 'rdp'"
-    if privacy.sampling == "fixed" or recipe.run.algorithm == "els":
-        yield f"{said} has no accounting for this sampling; use 'poisson' or 'min_separation', of users"
-    if federation.participations and not SAMPLERS[privacy.sampling].independent:
-        own = f"privacy.sampling={privacy.sampling!r} bounds how often a user joins"
-        yield f"federation.participations={federation.participations} is for 'poisson': {own}; remove it"
-    if (federation.server_noise_multiplier or 0) > (privacy.noise_multiplier or math.inf):
-        least = f"privacy.noise_multiplier={privacy.noise_multiplier:g}, the noise of the model"
-        yield f"federation.server_noise_multiplier={federation.server_noise_multiplier:g} must be at most {least}"
 
 
 @dataclass(frozen=True)

@@ -37,9 +37,9 @@ from sottovoce_evidence.files import Json as JsonObject
 if TYPE_CHECKING:
     from sottovoce.commands.evaluate import Measured
     from sottovoce.commands.private_evaluation import PrivateEvaluation
+    from sottovoce.evaluation.figures import Evaluation
     from sottovoce.evaluation.fine_tuning import FineTuningGain
     from sottovoce.evaluation.keystrokes import KeystrokeSaving
-    from sottovoce_evidence.evaluation import Evaluation
 
 
 @Parameter(name="*")

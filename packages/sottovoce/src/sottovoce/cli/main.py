@@ -18,8 +18,8 @@ from sottovoce.cli.display import AskedTwice, Printable
 from sottovoce.cli.examples import add_examples
 from sottovoce.cli.options import setting_called
 from sottovoce.cores import cores
+from sottovoce.files import FULL
 from sottovoce_evidence.errors import LostProcess, SettingError, SottoError, printable
-from sottovoce_evidence.files import FULL
 
 LONGEST_ERROR = 1200  # characters
 CLOSED = 128 + 13  # where nobody reads on: what a shell says of a program that SIGPIPE ends

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from sottovoce.cli.display import duration, print_json, print_rows, print_table, shown_epsilon
 from sottovoce.cli.options import Flag, Json, Paths, Settings, log, option, set_options, setting_called
-from sottovoce.cli.train import bound, say_timing, shorter
+from sottovoce.cli.train import say_timing, shorter
 from sottovoce_evidence.accounting.events import REPLACED
 from sottovoce_evidence.errors import SottoError, count_of, plain_number, plural
 from sottovoce_evidence.files import Json as JsonObject
@@ -108,7 +108,7 @@ def plan(
     """Compute what a private training costs before paying for it, or what ledgers add up to.
 
     Give a recipe to compare it at ε from 1 to 8, at half and twice its cohort, and at a quarter and half of its
-    rounds: noise, hours on this machine, expected accuracy. Or give numbers: the noise to learn ε, or ε to learn the
+    rounds: noise, and hours on this machine. Or give numbers: the noise to learn ε, or ε to learn the
     noise. Or give ledgers to learn the ε of what was released already.
     """
     given = [f"--{name.replace('_', '-')}" for name, value in asdict(training).items() if value is not None]
@@ -205,8 +205,6 @@ def _plan_recipe(name: str, timing: Timing, rate: float | None, json: bool) -> N
 
 
 def _print_grid(name: str, made: Grid) -> None:
-    from sottovoce.planning.expectation import CHECKED
-
     about = f"{count_of(made.users, 'user')}, {count_of(made.rounds, 'round')}, δ = {plain_number(made.delta)}"
     rows = [_choice_row(choice, made) for choice in made.choices]
     columns = [column for column in rows[0] if any(row[column] not in ("", "–") for row in rows)]
@@ -229,22 +227,11 @@ def _print_grid(name: str, made: Grid) -> None:
     print("What others state:")
     for other in OTHERS:
         print(f"  {other}")
-    if made.not_known:
-        print("Expected top-1 is not known for the recipe itself:")
-        for line in made.not_known:
-            print(f"  {line}")
-        if made.at_most is not None:
-            print(f"  It is {bound(made.at_most)}.")
-    if any(choice.expected for choice in made.choices):
-        print("Expected top-1:")
-        for line in CHECKED:
-            print(f"  {line}")
     for warning in made.warnings:
         print(f"warning: {warning}")
 
 
 def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
-    expected = choice.expected
     return {
         "ε": f"{'* ' if made.is_own(choice) else ''}{choice.epsilon:g}",
         "cohort": f"{choice.cohort:,}",
@@ -252,9 +239,6 @@ def _choice_row(choice: Choice, made: Grid) -> dict[str, str]:
         "z": f"{choice.noise_multiplier:.3g}",
         "σ": "" if choice.noise_std is None else f"{choice.noise_std:.2g}",
         "h:mm:ss": "" if choice.hours is None else duration(3600 * choice.hours, hours_too=True),
-        "top-1": "–" if expected is None else f"{expected.top1:.1%}",
-        "range": "" if expected is None else f"{100 * expected.low:.1f}–{100 * expected.high:.1f}",
-        "cost of noise": "" if expected is None else expected.verdict.removeprefix("costs "),
     }
 
 

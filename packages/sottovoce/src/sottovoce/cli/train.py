@@ -146,7 +146,7 @@ def show_forecast(forecast: Forecast, show: Callable[[str], None]) -> None:
 
 
 def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
-    """What a run starts from, how long it will take, what is expected of it, and what does not fit together."""
+    """What a run starts from, how long it will take, and what does not fit together."""
     show(f"starts from: {forecast.start}")
     joining = plural(forecast.cohort, forecast.sampled.removesuffix("s"))
     work = f"{plural(forecast.rounds_asked, 'round')} of about {forecast.cohort:g} {joining}"
@@ -160,29 +160,14 @@ def show_work(forecast: Forecast, show: Callable[[str], None]) -> None:
         show(f"takes: about {duration(forecast.seconds)} on this machine, for {work}")
     if forecast.shorter:
         show(shorter(forecast.shorter))
-    if expected := forecast.expected:
-        show(f"expected: top-1 of {expected.low:.1%} to {expected.high:.1%}; noise: {expected.verdict}")
-    elif forecast.at_most is not None:
-        show(f"expected: top-1 of {bound(forecast.at_most)}")
-    elif forecast.not_known:
-        show(f"expected: top-1 is not known, as {forecast.not_known[0]}")
     for warning in (*forecast.mismatches, *forecast.warnings):
         show(f"warning: {warning}")
 
 
-def bound(at_most: float) -> str:
-    """The most that is expected of somewhat fewer users than were measured."""
-    from sottovoce.planning.expectation import MEASURED
-
-    return f"at most about {at_most:.1%}, as of {MEASURED['privacy.users'][0]:,} users; fewer were not measured"
-
-
 def shorter(choice: Choice) -> str:
-    """How to train in a quarter of the time, and what is then expected."""
-    expected = "usually less accurate"
-    if choice.expected:
-        expected = f"expected: top-1 of {choice.expected.low:.1%} to {choice.expected.high:.1%}"
-    return f"shorter: --set run.rounds={choice.rounds} (about a quarter of the time, the same ε; {expected})"
+    """How to train in a quarter of the time."""
+    same = "about a quarter of the time, the same ε; usually less accurate"
+    return f"shorter: --set run.rounds={choice.rounds} ({same})"
 
 
 def train_with(

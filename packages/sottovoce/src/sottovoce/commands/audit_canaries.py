@@ -28,11 +28,11 @@ from sottovoce.reporting.draw.audits import draw_exposure
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import read_ledger
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import NonPrivate, Spent
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.ledger import read_ledger
 from sottovoce_evidence.mechanism import accountant_of
 from sottovoce_evidence.recipe import Recipe
 

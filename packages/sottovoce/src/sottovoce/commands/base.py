@@ -21,13 +21,15 @@ from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.prediction import evaluate, token_counts
+from sottovoce.files import check_empty, made_aside, work_folder
 from sottovoce.models.lora import merge_weights
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.owner_key import owner_key
 from sottovoce_evidence.bases import CARD, FREQUENCIES, PLAIN, PUBLIC, WEIGHTS, Base, is_plain
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.files import check_empty, made_aside, pretty, sealed, sha256_of, work_folder
+from sottovoce_evidence.files import pretty, sealed, sha256_of
 from sottovoce_evidence.recipe import ADAPTER_KEYS, Recipe
-from sottovoce_evidence.signature import BASE, owner_key, sign_folder
+from sottovoce_evidence.signature import BASE, sign_folder
 
 PASSES = 5.0
 HELD_OUT = 0.05  # of a text file

@@ -12,17 +12,17 @@ from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.store import Store
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.breakdown import share_of
+from sottovoce.evaluation.figures import Evaluation, coarse_count
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import count_hits, evaluate, spread, summarise
 from sottovoce.evaluation.word_prediction import WORDS, count_words
+from sottovoce.files import write_aside
 from sottovoce.reporting.compare import MOST_RUNS, Compared, Comparison, render_comparison
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder, names_of
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.evaluation import Evaluation, coarse_count
-from sottovoce_evidence.files import write_aside
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Recipe
 
 

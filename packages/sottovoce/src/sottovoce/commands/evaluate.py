@@ -17,6 +17,7 @@ from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import load_tokenizer
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.breakdown import Bands, Breakdown, bands_of, count_parts
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.evaluation.fine_tuning import FineTuningGain, evaluate_fine_tuning
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeSaving, count_keystrokes, saving, spread_of_saving
 from sottovoce.evaluation.prediction import spread, summarise
@@ -25,7 +26,6 @@ from sottovoce.local.fine_tune import FineTune
 from sottovoce.models.contract import LanguageModel
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.evaluation import Evaluation
 from sottovoce_evidence.recipe import Recipe
 
 BY_USER = Grouping()

@@ -23,15 +23,16 @@ from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.stores import held_out_users
 from sottovoce.data.tokenizer import PLACEHOLDERS, Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.evaluation.figures import coarse_count
 from sottovoce.evaluation.pieces import pieces_of
 from sottovoce.evaluation.suggestions import writes_small
 from sottovoce.evaluation.whole_words import WIDTH
+from sottovoce.files import check_empty, made_aside, write_aside
 from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.runs.exported import BATCH, CANARIES, GRAPHS, MANIFEST, PIECES, read_manifest
 from sottovoce.runs.folder import ONNX
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError
-from sottovoce_evidence.evaluation import coarse_count
-from sottovoce_evidence.files import as_json, check_empty, made_aside, pretty, sealed, write_aside
+from sottovoce_evidence.files import as_json, pretty, sealed
 from sottovoce_evidence.statement import Statement
 from sottovoce_evidence.statement_text import prose
 

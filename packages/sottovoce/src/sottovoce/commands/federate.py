@@ -28,9 +28,9 @@ from sottovoce.federation.roster import (
 )
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.federation.transport import Serving
+from sottovoce.files import locked
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError, count_of
-from sottovoce_evidence.files import locked
 from sottovoce_evidence.recipe import Recipe
 
 Notify = Callable[[str], None]

@@ -18,11 +18,11 @@ from sottovoce.commands.stores import has_own_store
 from sottovoce.data.examples import example_rows
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import last_typed
+from sottovoce.evaluation.figures import coarse_count
 from sottovoce.evaluation.prediction import evaluate, users_at_once
 from sottovoce.federation.roster import is_federation
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, parameter_count, split
-from sottovoce.planning.expectation import BASE, DROWNED, Expectation, at_most, expect, not_measured
 from sottovoce.planning.grid import Choice, fewest_rounds, is_long
 from sottovoce.planning.plan import privacy_warnings
 from sottovoce.runs.payments import store_ledger
@@ -31,7 +31,6 @@ from sottovoce.training.types import Task
 from sottovoce.training.variants.example_level import ExampleLevel
 from sottovoce_evidence import accounting
 from sottovoce_evidence.errors import SottoError, count_of
-from sottovoce_evidence.evaluation import coarse_count
 from sottovoce_evidence.files import Facts
 from sottovoce_evidence.statement import store_total
 
@@ -60,16 +59,13 @@ class Forecast(Facts):
     cohort: float
     rounds: int
     noise_std: float
-    expected: Expectation | None  # accuracy; None where no such run was measured
     seconds: float | None  # of rounds and evaluations, if all people write as much as they may; None: not known
     shorter: Choice | None  # of a long run: a quarter of its rounds
     warnings: tuple[str, ...]
     mismatches: tuple[str, ...]  # beyond a factor of two
     pace: Pace = NOT_TIMED
-    not_known: tuple[str, ...] = ()  # why no accuracy is expected of a run that starts from a base
     sampled: str = "users"  # what a cohort is of
     rounds_asked: int = 0  # by the recipe: more than `rounds` where the budget is spent before
-    at_most: float | None = None  # top-1, where users are somewhat fewer than were measured
 
 
 Confirm = Callable[[Forecast], bool]
@@ -93,8 +89,6 @@ def forecast_run(
         epsilon_store, _ = store_total([*store_ledger(store).spent(), *charged], privacy.delta, accountant)
     clip_norms = mechanism.clip_norms(1, mechanism.start())
     noise_std = mechanism.noise_std(1, clip_norms)[0]
-    unknown = not_measured(assembly.recipe)
-    expected = expect(assembly.recipe, noise_std) if epsilon < math.inf and not unknown else None
     pace, settings = NOT_TIMED, assembly.recipe.run
     if _trains_here(assembly, store):
         if before_timing is not None:
@@ -113,16 +107,13 @@ def forecast_run(
         cohort=privacy.cohort,
         rounds=planned,
         noise_std=noise_std,
-        expected=expected,
         seconds=seconds,
         shorter=_shorter(assembly, epsilon, seconds),
-        warnings=tuple(_warnings(assembly, epsilon, noise_std, expected)),
+        warnings=tuple(_warnings(assembly, epsilon, noise_std)),
         mismatches=tuple(_mismatches(assembly, store)),
         pace=pace,
-        not_known=tuple(unknown) if assembly.is_private and assembly.recipe.model.initial in BASE else (),
         sampled=sampled(assembly),
         rounds_asked=settings.rounds,
-        at_most=at_most(assembly.recipe, noise_std) if epsilon < math.inf else None,
     )
 
 
@@ -136,7 +127,7 @@ def _shorter(assembly: Assembly, epsilon: float, seconds: float | None) -> Choic
     return fewest_rounds(recipe)
 
 
-def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Expectation | None) -> Iterator[str]:
+def _warnings(assembly: Assembly, epsilon: float, noise_std: float) -> Iterator[str]:
     """What the recipe alone shows."""
     privacy = assembly.recipe.privacy
     if not assembly.is_private:
@@ -144,13 +135,7 @@ def _warnings(assembly: Assembly, epsilon: float, noise_std: float, expected: Ex
     all_join = privacy.rate > 0.5
     length = noise_std * math.sqrt(parameter_count(assembly.params))
     signal = privacy.clip_norm / length if length else None
-    yield from privacy_warnings(privacy.users, privacy.delta, epsilon, None if expected else signal)
-    if expected and expected.verdict == DROWNED:
-        yield (
-            f"the noise drowns what people write: the model is expected to be no better than its base, with a top-1 of "
-            f"{expected.low:.1%} to {expected.high:.1%}; what helps: more users"
-            f"{'' if all_join else ', a larger cohort'} (`sotto plan`)"
-        )
+    yield from privacy_warnings(privacy.users, privacy.delta, epsilon, signal)
     if epsilon < SMALLEST_EPSILON:
         yield f"ε = {accounting.rounded_up(epsilon)} is so small that noise hides all there is to learn"
     if all_join:

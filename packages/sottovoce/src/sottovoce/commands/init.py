@@ -14,9 +14,9 @@ from sottovoce.build.assembly import filled_model, model_settings
 from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import find_tokenizer, option_of
+from sottovoce.files import write_aside
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, plain_number
-from sottovoce_evidence.files import write_aside
 from sottovoce_evidence.recipe import Recipe
 
 MEASURED = (2_000, 30_000)  # declared users for which the recipe `small` was chosen

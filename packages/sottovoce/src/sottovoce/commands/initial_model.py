@@ -23,11 +23,11 @@ from sottovoce.models.lora import Adapted, merge, merge_weights, put_under
 from sottovoce.runs.baselines import NOTHING
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import HUGGING_FACE, kind_of
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence import bases, signature
 from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.bases import NO_BASE, PUBLIC
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.ledger import StoreLedger
 from sottovoce_evidence.recipe import Model, Recipe
 from sottovoce_evidence.release import RUN_NAME, largest
 from sottovoce_evidence.statement import PRIVATE, UNKNOWN, EarlierRun, StartFacts

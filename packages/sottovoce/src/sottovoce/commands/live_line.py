@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from sottovoce.evaluation.figures import Evaluation
     from sottovoce.runs.baselines import Baselines
-    from sottovoce_evidence.evaluation import Evaluation
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from sottovoce.multiprocess.group import Group
 from sottovoce.runs.checkpoint import Checkpoint, check_room, digest, save_sealed
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
+from sottovoce.runs.ledger import Ledger, first_line
 from sottovoce.runs.payments import begin_payment, planned_rounds, store_folder, store_ledger, vocabulary_charges
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.seats import check_seats
@@ -45,7 +46,6 @@ from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Json, sealed
-from sottovoce_evidence.ledger import Ledger, first_line
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import StartFacts
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from sottovoce.commands.paid_answer import one_at_a_time, pay_and_keep
 from sottovoce.data.store import Store
 from sottovoce.privacy.histogram import NoisyCount
+from sottovoce.runs.ledger import COUNT, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.errors import DamagedRun, SettingError, plain_number
 from sottovoce_evidence.files import Facts, read_sealed
-from sottovoce_evidence.ledger import COUNT, StoreLedger
 
 EPSILON, DELTA, MOST_EPSILON = 0.1, 1e-6, 10.0
 FILE = "noisy_count.json"

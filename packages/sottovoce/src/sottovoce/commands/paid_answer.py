@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from sottovoce.files import make_folder, reserved
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import Facts, Json, make_folder, pretty, reserved, sealed
+from sottovoce_evidence.files import Facts, Json, pretty, sealed
 
 Answer = TypeVar("Answer", bound=Facts)
 ROOM = 4096  # bytes: an answer has some hundred

@@ -19,10 +19,10 @@ from sottovoce.data.store import DECLARED, PUBLIC_LIST
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.privacy.histogram import MOST_NAMES, NoisyHistogram
+from sottovoce.runs.ledger import PREPARATION, StoreLedger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.ledger import PREPARATION, StoreLedger
 
 # Measured on Reddit and blog users cut to 1,600 tokens (docs/log.md): about as many as a user has.
 WORDS_PER_USER, NEW_WORDS_PER_USER = 400, 25

@@ -11,18 +11,19 @@ from sottovoce.commands.evaluate import open_users
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.paid_answer import one_at_a_time, pay_and_keep
 from sottovoce.data.store import Store
+from sottovoce.evaluation.figures import coarse_count
 from sottovoce.evaluation.private_prediction import accuracy_of, count_bounded
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.bounded_sums import MOST_TOKENS, BoundedSums
 from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.ledger import EVALUATION, StoreLedger
 from sottovoce.runs.payments import store_folder, store_ledger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, count_of, plain_number
-from sottovoce_evidence.evaluation import coarse_count
 from sottovoce_evidence.files import Facts, read_sealed
-from sottovoce_evidence.ledger import EVALUATION, EXACT, HeldOut, StoreLedger
 from sottovoce_evidence.private_accuracy import MOST_DELTA, MOST_EPSILON, PrivateAccuracy, Terms, loss_bound
+from sottovoce_evidence.statement import EXACT, HeldOut
 
 DELTA = 1e-6
 FOLDER = "evaluations"  # of a store: what its held-out users paid for

@@ -11,22 +11,24 @@ from pathlib import Path
 import numpy as np
 
 from sottovoce.audit.results import Audits, CanariesResult, RoundsResult
-from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.insert_canaries import read_registry
 from sottovoce.commands.new_run import start_in
 from sottovoce.commands.release_folder import NotVerified, Publication, ReleaseFolder, store_ledger
 from sottovoce.data.tokenizer_files import load_tokenizer
+from sottovoce.files import check_empty, made_aside
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import WEIGHTS, RunFolder
+from sottovoce.runs.ledger import PREPARATION, Ledger
+from sottovoce.runs.owner_key import owner_key, owner_key_file
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import Covered, total_of
 from sottovoce_evidence.errors import DamagedRun, SettingError, count_of, plain_number
-from sottovoce_evidence.files import Facts, check_empty, made_aside
-from sottovoce_evidence.ledger import PREPARATION, Ledger
+from sottovoce_evidence.files import Facts
 from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.signature import fingerprint, owner_key, owner_key_file
+from sottovoce_evidence.signature import fingerprint
 from sottovoce_evidence.statement import AuditOutcome, AuditResult, Evidence, Statement, differences, state
 
 CHANCE_BITS = 10  # a model that knows nothing of one secret exposes it by more with a chance of 1 in 1,024

@@ -17,24 +17,26 @@ from sottovoce.commands.stores import held_out_folder, store_folder
 from sottovoce.data.languages import DEFAULT, SPACES
 from sottovoce.data.prompts import prompts_for
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer
+from sottovoce.evaluation.figures import last_evaluation
+from sottovoce.files import write_aside
 from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.record import as_lines
 from sottovoce_evidence import accounting, bases
 from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.evaluation import last_evaluation
-from sottovoce_evidence.files import sealed, sha256_of, write_aside
-from sottovoce_evidence.ledger import PRIVATE, StoreLedger, write_release
+from sottovoce_evidence.files import sealed, sha256_of
+from sottovoce_evidence.ledger import release_ledger
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
 from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import CARD, FACTS, LEDGER, ONNX, README, RECIPE, REPORT, STATEMENT, WEIGHTS
 from sottovoce_evidence.signature import MANIFEST, RELEASE, SIGNATURE, SIGNER, fingerprint, sign_folder
-from sottovoce_evidence.statement import AuditOutcome, Evidence, Published, Statement, state
+from sottovoce_evidence.statement import PRIVATE, AuditOutcome, Evidence, Published, Statement, state
 from sottovoce_evidence.verify import FAILED, read_evidence, verify_release
 
 if TYPE_CHECKING:
@@ -158,7 +160,7 @@ class ReleaseFolder:
             stated = with_private_accuracy(stated, self.accuracy, spent)
         model = {} if self.card.own_model else {"kind": recipe.model.kind, **model_settings(recipe)}
         run.write_json(draft / CARD, sealed({**run.read_card(), "model": model or None}))
-        write_release(draft / LEDGER, stated.run, stated.charged)
+        write_aside(draft / LEDGER, release_ledger(stated.run, stated.charged))
         write_aside(draft / RECIPE, public.to_toml().encode())
         for name, text in self._copied.items():
             write_aside(draft / name, text)

@@ -12,6 +12,7 @@ from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.commands.stores import held_out_users, store_folder
 from sottovoce.data.prompts import prompts_for
 from sottovoce.evaluation.suggestions import suggest
+from sottovoce.files import write_aside
 from sottovoce.models.contract import LanguageModel
 from sottovoce.reporting.findings import Finding, findings
 from sottovoce.reporting.notebook import PagePath
@@ -21,8 +22,8 @@ from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce_evidence.files import Json, write_aside
-from sottovoce_evidence.ledger import StoreLedger, read_ledger
+from sottovoce.runs.ledger import StoreLedger, read_ledger
+from sottovoce_evidence.files import Json
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import Statement
 

@@ -12,9 +12,9 @@ from sottovoce.commands.stores import open_users
 from sottovoce.data.store import Store
 from sottovoce.reporting.statement import read_statement
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import first_line
 from sottovoce.runs.payments import vocabulary_charges
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.ledger import first_line
 from sottovoce_evidence.recipe import Recipe
 
 Progress = Callable[[int, int], None]  # is called with how many steps are done, and how many there are

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.evaluate import Extra, evaluate_run, public_text
 from sottovoce.commands.initial_model import with_sizes
 from sottovoce.commands.new_run import Context, open_run
@@ -21,20 +20,23 @@ from sottovoce.commands.stores import has_own_store, with_absolute_paths
 from sottovoce.commands.train import train
 from sottovoce.data.store import Store, store_facts
 from sottovoce.data.tokenizer_files import find_tokenizer
+from sottovoce.files import check_empty, made_aside, work_folder, write_aside
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.card import Card
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import StoreLedger
+from sottovoce.runs.owner_key import owner_key
 from sottovoce.runs.payments import planned_rounds
 from sottovoce.runs.record import Lines
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.accounting import BestOfRuns, Event, rounded_up
 from sottovoce_evidence.accounting.selection import draw_runs
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.files import Facts, check_empty, made_aside, work_folder, write_aside
-from sottovoce_evidence.ledger import StoreLedger
+from sottovoce_evidence.files import Facts
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import check_work
-from sottovoce_evidence.signature import fingerprint, owner_key
+from sottovoce_evidence.signature import fingerprint
 from sottovoce_evidence.statement import AuditOutcome, ChosenFacts, Evidence, Statement, state
 
 SCORE = "the perplexity of public text"

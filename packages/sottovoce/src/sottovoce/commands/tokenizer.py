@@ -14,8 +14,9 @@ from sottovoce.data.store import PUBLIC_LIST, STORE_FILE, VocabularySource
 from sottovoce.data.subwords import TOKENIZER, Subwords, needs_library
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.files import Facts, write_aside
+from sottovoce_evidence.files import Facts
 
 BYTES, CHARACTERS = "bytes", "characters"
 KINDS = {"bpe": ["<s>", "</s>"], "unigram": ["<unk>", "<s>", "</s>"], "wordpiece": ["[UNK]", "[CLS]", "[SEP]"]}

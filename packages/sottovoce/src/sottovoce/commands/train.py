@@ -15,7 +15,6 @@ from typing import Unpack
 import numpy as np
 
 from sottovoce.build.assembly import weights_of
-from sottovoce.build.mechanism import KINDS
 from sottovoce.commands.baselines import evaluated_users
 from sottovoce.commands.clock import Clock, Pace
 from sottovoce.commands.forecast import sampled
@@ -36,8 +35,11 @@ from sottovoce.commands.new_run import (
     save_state,
     start_in,
 )
+from sottovoce.evaluation.figures import Evaluation, last_evaluation
 from sottovoce.evaluation.prediction import evaluate
+from sottovoce.files import explain_full_disk
 from sottovoce.models.contract import LanguageModel, parameter_count
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.reporting.notebook import html_table
 from sottovoce.reporting.statement import with_store_total
@@ -47,6 +49,7 @@ from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.lease import Lease
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.payments import Origin, Payments, store_folder, store_ledger
 from sottovoce.runs.secrets import Secrets
 from sottovoce.training.server import ServerState
@@ -58,9 +61,7 @@ from sottovoce_evidence.accounting.matrices import realised_sensitivity, worst_r
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
-from sottovoce_evidence.evaluation import Evaluation, last_evaluation
-from sottovoce_evidence.files import Json, explain_full_disk, to_json_number
-from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.files import Json, to_json_number
 from sottovoce_evidence.mechanism import NUMBERS
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import (
@@ -540,7 +541,7 @@ class Training:
         """What the statement says of the run apart from its recipe and its charges."""
         store, header, mechanism = self.store, self.ledger.header, self.assembly.algorithm.mechanism
         vocabulary, canaries = store.vocabulary, header.get("canaries")
-        own = self.recipe.privacy.estimator not in NUMBERS.estimators
+        own, norms = self.recipe.privacy.estimator not in NUMBERS.estimators, mechanism.clip_norms(1, mechanism.start())
         return RunFacts(
             run=self.payments.run,
             rounds_planned=self.payments.planned,
@@ -549,7 +550,7 @@ class Training:
             charged_elsewhere=sum(count for _, count in extra),
             charged_to_store=self.payments.charged_to_store(),
             clipped_parts=len(mechanism.clipping.clip_norms),
-            own_sensitivity=mechanism.sensitivity(mechanism.clip_norms(1, mechanism.start())) if own else None,
+            own_sensitivity=mechanism.estimator.sensitivity(joint_norm(norms)) if own else None,
             vocabulary=VocabularyFacts.of(
                 vocabulary.fingerprint, store.vocabulary_source, vocabulary.kind, vocabulary.contexts
             ),

@@ -18,8 +18,8 @@ from typing import TypeVar
 
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.data.words import tokenise
+from sottovoce.files import rename_synced
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import rename_synced
 
 Choice = TypeVar("Choice")
 

@@ -18,7 +18,7 @@ from sottovoce.data.corpus import Corpus, Dump, Pieces, Reading, Source, records
 from sottovoce.data.store import LARGEST_USER
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.ledger import EXACT, PRIVATE, HeldOut
+from sottovoce_evidence.statement import EXACT, PRIVATE, HeldOut
 
 PART_BYTES = 2**26
 BUFFER_TOKENS = 2**24

@@ -23,8 +23,9 @@ from sottovoce.data.splits import SplitCounts, Splits
 from sottovoce.data.store import DECLARED, SPLITS, Store, VocabularySource, write_facts
 from sottovoce.data.tokenizer import Tokenizer, wide_tokens
 from sottovoce.data.tokenizer_files import save_tokenizer
+from sottovoce.files import made_aside
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, plural
-from sottovoce_evidence.files import Facts, made_aside
+from sottovoce_evidence.files import Facts
 
 PREPARATION_FILE = "preparation.json"
 MUCH_UNKNOWN = 0.15

@@ -38,8 +38,9 @@ from sottovoce.data.prepare import (
 from sottovoce.data.splits import SplitCounts, Splits
 from sottovoce.data.store import DECLARED, MOST_SHARDS, SPLITS, VocabularySource
 from sottovoce.data.tokenizer import TokenColumn, Tokenizer, wide_tokens
+from sottovoce.files import rename_synced
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.files import rename_synced, sha256_of
+from sottovoce_evidence.files import sha256_of
 
 # Flags of a text: the first of its record; of a user such as "null"; of a user like a date; and of records left out.
 FIRST, NAMELESS, DATE, DROPPED, EMPTY = 1, 2, 4, 8, 16

@@ -27,9 +27,10 @@ from sottovoce.data.rows import (
 )
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import FILES, find_tokenizer, load_tokenizer, save_tokenizer
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import SettingError, SottoError, count_of, did_you_mean
-from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of, write_aside
-from sottovoce_evidence.ledger import EXACT, PRIVATE, HeldOut
+from sottovoce_evidence.files import TOKENS, pretty, read_sealed, sealed, sha256_of
+from sottovoce_evidence.statement import EXACT, PRIVATE, HeldOut
 
 FORMAT = 1
 MOST_SHARDS = 4096  # files of a split
@@ -222,16 +223,6 @@ class Store:
     def __repr__(self) -> str:
         where, users = self.path or "in memory", count_of(self.users, "user")
         return f"<Store {where}: {users} of at most {self.tokens_per_user:,} tokens>"
-
-    @property
-    def not_covered(self) -> tuple[str, ...]:
-        """What a statement lists as not covered because of how records became users."""
-        found = {
-            f"what up to {self.owners_per_record} people own together: it is in the text of each of "
-            "them": self.owners_per_record > 1,
-            "a person with several records: every record counts as one user": self.every_record_is_a_user,
-        }
-        return tuple(sentence for sentence, applies in found.items() if applies)
 
     @property
     def users(self) -> int:

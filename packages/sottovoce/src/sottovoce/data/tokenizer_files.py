@@ -7,8 +7,9 @@ from pathlib import Path
 from sottovoce.data.subwords import TOKENIZER, Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import VOCABULARY, Vocabulary
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import TOKENS, check_plain, unreadable, write_aside
+from sottovoce_evidence.files import TOKENS, check_plain, unreadable
 
 FILES = (VOCABULARY, TOKENIZER)  # words; all else
 

@@ -22,8 +22,8 @@ from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.bits_per_byte import Text
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.evaluation.prediction import Counts, summarise, token_counts
-from sottovoce_evidence.evaluation import Evaluation
 
 _CANDIDATES = 10
 _MARKS = ".,?!。、।،؟"  # frequent in any text of the scripts that have them

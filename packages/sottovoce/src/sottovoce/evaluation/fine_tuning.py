@@ -15,13 +15,13 @@ from jaxtyping import Array
 from sottovoce.data.store import Store
 from sottovoce.evaluation import keystrokes, prediction
 from sottovoce.evaluation.bits_per_byte import Text, UserText
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.evaluation.keystrokes import SUGGESTIONS, KeystrokeCounts, KeystrokeSaving, Typing
 from sottovoce.evaluation.prediction import Counts, TokenKinds
 from sottovoce.evaluation.ranks import ranks_of
 from sottovoce.local.fine_tune import FineTune
 from sottovoce.local.update import User, local_steps
 from sottovoce.models.contract import LanguageModel, join, split
-from sottovoce_evidence.evaluation import Evaluation
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from jaxtyping import Array, Bool, Int
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.bits_per_byte import Text
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.evaluation.ranks import Ranks, Softmax, ranks_of
 from sottovoce.local.update import begins_text
 from sottovoce.models.contract import LanguageModel
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.evaluation import Evaluation
 
 
 class Counts(NamedTuple):

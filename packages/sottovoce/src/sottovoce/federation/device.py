@@ -43,6 +43,7 @@ from sottovoce.federation.messages import (
     read_request,
 )
 from sottovoce.federation.roster import Enrolment
+from sottovoce.files import write_aside
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.fixed_point import FixedPoint
@@ -54,7 +55,6 @@ from sottovoce_evidence import accounting
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.device_noise import check_noised
 from sottovoce_evidence.errors import SottoError, count_of
-from sottovoce_evidence.files import write_aside
 from sottovoce_evidence.recipe import Recipe
 
 log = logging.getLogger("sottovoce.device")

@@ -15,10 +15,10 @@ import numpy as np
 
 from sottovoce.federation.aggregation.phases import DeviceSum, Phase, TaskAggregation
 from sottovoce.federation.messages import MAX_BYTES, Code, FrozenPart, Nothing, Refused, largest_answer, read_answer
+from sottovoce.files import make_folder, write_aside
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import load_arrays
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.files import make_folder, write_aside
 
 KEPT = 2  # parts on a device: of the run it joins, and of the one before
 _HASH = re.compile(r"[0-9a-f]{64}")

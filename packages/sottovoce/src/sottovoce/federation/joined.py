@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from sottovoce.files import make_folder, sync_folder
+from sottovoce.runs.hash_chain import Chain
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.files import make_folder, sync_folder
-from sottovoce_evidence.hash_chain import Chain
 
 
 class Joined:

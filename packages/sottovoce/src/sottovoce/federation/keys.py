@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from sottovoce.files import make_folder, work_folder, write_aside
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import make_folder, read_plain, work_folder, write_aside
+from sottovoce_evidence.files import read_plain
 
 AUTHORITY, SERVER, SERVER_KEY = "authority.pem", "server.pem", "server.key"
 NODE_KEY, NODE_PUBLIC = "node.key", "node.pub"

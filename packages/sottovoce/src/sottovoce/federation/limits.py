@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from sottovoce.federation.messages import Code, Facts, Refused, Task, digest
+from sottovoce.files import sync_folder, write_aside
+from sottovoce.runs.hash_chain import Chain
 from sottovoce_evidence.accounting import Event, NonPrivate, Spent, event_from_json
 from sottovoce_evidence.accounting.matrices import Participation as Allowed
 from sottovoce_evidence.errors import DamagedRun, SottoError, did_you_mean
-from sottovoce_evidence.files import LINES, parse_json, read_plain, sync_folder, write_aside
-from sottovoce_evidence.hash_chain import Chain
+from sottovoce_evidence.files import LINES, parse_json, read_plain
 
 
 @dataclass(frozen=True)

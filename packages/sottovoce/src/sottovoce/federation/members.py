@@ -16,8 +16,9 @@ from typing import Any
 
 from sottovoce.federation import keys
 from sottovoce.federation.limits import read_json
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import Json, pretty, write_aside
+from sottovoce_evidence.files import Json, pretty
 
 MEMBERS = "members.json"
 FORMAT = 1

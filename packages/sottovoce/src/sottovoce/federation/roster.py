@@ -22,8 +22,9 @@ from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer, save_
 from sottovoce.federation import keys
 from sottovoce.federation.limits import Limits, read_json
 from sottovoce.federation.members import BY_DEVICE, BY_SERVER, KnownMember, Members
+from sottovoce.files import check_empty, made_aside, make_folder, write_aside
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import check_empty, made_aside, make_folder, pretty, write_aside
+from sottovoce_evidence.files import pretty
 
 FORMAT = 1
 ROSTER, DEVICE, LIMITS = "roster.json", "device.json", "limits.toml"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
+from sottovoce.files import write_aside
 from sottovoce.papers.engine.claims import CheckedClaim, spread_note
 from sottovoce.papers.engine.claims import check_claims as judge
 from sottovoce.papers.engine.claims_page import MARK, ClaimsOfFolder, render_claims
@@ -20,7 +21,6 @@ from sottovoce.papers.engine.setting import SETTING_FILE, Setting
 from sottovoce.papers.engine.trial import Size
 from sottovoce.papers.registry import PAPERS
 from sottovoce_evidence.errors import SettingError, SottoError
-from sottovoce_evidence.files import write_aside
 
 CLAIMS_FILE = "claims.json"
 

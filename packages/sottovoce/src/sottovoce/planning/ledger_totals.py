@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sottovoce.runs.ledger import NO_RUNS, LedgerContents, read_ledger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import Event
 from sottovoce_evidence.errors import SettingError, SottoError
 from sottovoce_evidence.files import Facts, Json, as_json
-from sottovoce_evidence.ledger import NO_RUNS, LedgerContents, read_ledger
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.files import write_aside
 from sottovoce_evidence.accounting.matrices import (
     MATRICES,
     Banded,
@@ -30,7 +31,6 @@ from sottovoce_evidence.accounting.matrices import (
     matrix_from_json,
 )
 from sottovoce_evidence.errors import SottoError, did_you_mean
-from sottovoce_evidence.files import write_aside
 
 SEARCH = 1  # a later way to search must not read what this one kept
 MOST_BANDS = 64  # by default: each is a vector of the model's size to keep, and to multiply in every round

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 
+from sottovoce.evaluation.figures import Evaluation, last_evaluation
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_spread
 from sottovoce.reporting.draw.panels import Row, draw_histograms
@@ -17,7 +18,6 @@ from sottovoce.reporting.pages import Drawing, Table, render_page
 from sottovoce.reporting.report import finite_points, levels_of, measured
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.errors import count_of
-from sottovoce_evidence.evaluation import Evaluation, last_evaluation
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.statement import Statement
 from sottovoce_evidence.statement_text import epsilon_text, finite, percent, plain

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sottovoce.audit.results import Audits
+from sottovoce.evaluation.figures import Evaluation, coarse_count, evaluations, last_evaluation
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_number_line
 from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
@@ -15,10 +16,8 @@ from sottovoce.reporting.pages import Bar, Drawing, render_page
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.adversaries import adversaries
 from sottovoce_evidence.errors import count_of, plural
-from sottovoce_evidence.evaluation import Evaluation, coarse_count, evaluations, last_evaluation
 from sottovoce_evidence.files import Json
-from sottovoce_evidence.ledger import PRIVATE
-from sottovoce_evidence.statement import Statement
+from sottovoce_evidence.statement import PRIVATE, Statement
 from sottovoce_evidence.statement_text import (
     PRACTICE,
     PROTECTS,

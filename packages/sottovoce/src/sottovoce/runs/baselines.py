@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Self
 
+from sottovoce.evaluation.figures import Evaluation
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.evaluation import Evaluation
 from sottovoce_evidence.files import Facts, read_sealed
 
 NOTHING = "nothing"

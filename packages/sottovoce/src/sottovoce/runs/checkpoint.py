@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.files import make_folder, write_aside
 from sottovoce.runs.folder import RunFolder
+from sottovoce.runs.ledger import Ledger
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.files import check_plain, make_folder, parse_json, write_aside
-from sottovoce_evidence.ledger import Ledger
+from sottovoce_evidence.files import check_plain, parse_json
 
 KEPT = 2
 

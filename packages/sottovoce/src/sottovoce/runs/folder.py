@@ -12,6 +12,7 @@ import numpy as np
 from sottovoce.data.store import STORE_FILE
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import find_tokenizer
+from sottovoce.files import check_empty, locked, made_aside, make_folder, remove_partial, write_aside
 from sottovoce.runs.card import Card
 from sottovoce.runs.record import Lines
 from sottovoce_evidence import bases
@@ -20,18 +21,12 @@ from sottovoce_evidence.files import (
     FACTS,
     TOKENS,
     Json,
-    check_empty,
     check_plain,
-    locked,
-    made_aside,
-    make_folder,
     pretty,
     read_sealed,
-    remove_partial,
     sealed,
     sha256_of,
     unreadable,
-    write_aside,
 )
 from sottovoce_evidence.signature import MANIFEST
 

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from sottovoce_evidence.files import make_folder, write_aside
-from sottovoce_evidence.hash_chain import Chain
-from sottovoce_evidence.ledger import HOLDERS
+from sottovoce.files import make_folder, write_aside
+from sottovoce.runs.hash_chain import Chain
+from sottovoce.runs.ledger import HOLDERS
 
 _NAME, _MINE, _NEXT = "holder.name", "holder", "holder.next"
 _RANDOM = 32  # characters that a token begins with

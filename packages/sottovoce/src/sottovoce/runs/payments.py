@@ -14,12 +14,12 @@ from typing import Any, Protocol
 from sottovoce.data.store import Store
 from sottovoce.privacy.fixed_point import digest_of
 from sottovoce.runs.budget import Budget, Charges
+from sottovoce.runs.hash_chain import damaged
 from sottovoce.runs.lease import Lease
+from sottovoce.runs.ledger import PREPARATION, Entry, Ledger, StoreLedger, lineage
 from sottovoce.runs.secrets import RoundKeys, Secrets, Sums
 from sottovoce_evidence.accounting import Event, Spent, rounded_up, total_of
 from sottovoce_evidence.errors import AnotherSum, BudgetExhausted, SottoError, count_of
-from sottovoce_evidence.hash_chain import damaged
-from sottovoce_evidence.ledger import PREPARATION, Entry, Ledger, StoreLedger, lineage
 
 
 class Totals(Protocol):

@@ -6,8 +6,9 @@ import json
 import os
 from pathlib import Path
 
+from sottovoce.files import sync_folder, write_aside
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.files import LINES, Json, as_json, parse_json, read_plain, sync_folder, unreadable, write_aside
+from sottovoce_evidence.files import LINES, Json, as_json, parse_json, read_plain, unreadable
 
 
 def as_lines(record: list[Json]) -> bytes:

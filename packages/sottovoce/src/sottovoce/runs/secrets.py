@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import save as to_bytes
 
+from sottovoce.files import append_synced, make_folder, sync_folder, write_aside
 from sottovoce.runs.folder import load_arrays
 from sottovoce_evidence.errors import DamagedRun
-from sottovoce_evidence.files import append_synced, make_folder, sync_folder, write_aside
 
 _SIZE = 32
 _SALT = "salt"

@@ -34,7 +34,7 @@ from starlette.routing import Route
 from sottovoce.federation.flower import line
 from sottovoce.federation.flower.payload import MAX_HEAD, MAX_PART, is_one_answer
 from sottovoce.federation.keys import SERVER, SERVER_KEY, is_signed_by, public_key_pem
-from sottovoce_evidence.files import write_aside
+from sottovoce.files import write_aside
 
 OPEN = "/v1/fleet/"
 PUSHES = {b"/v1/fleet/push-messages": MAX_HEAD, b"/v1/fleet/push-object": MAX_PART + MAX_HEAD}

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import LostProcess, SottoError
-from sottovoce_evidence.files import write_aside
 
 # By default Flower reports its use and asks for newer versions. Neither happens here.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}

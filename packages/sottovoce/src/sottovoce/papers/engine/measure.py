@@ -13,6 +13,7 @@ from typing import Any
 
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.store import Store
+from sottovoce.evaluation.figures import Evaluation, evaluations
 from sottovoce.evaluation.head_words import head_words
 from sottovoce.evaluation.prediction import evaluate
 from sottovoce.models.contract import LanguageModel
@@ -22,7 +23,6 @@ from sottovoce.papers.engine.results import Curve, Facts, Outcome
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.runs.folder import RunFolder
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.evaluation import Evaluation, evaluations
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement_text import finite
 

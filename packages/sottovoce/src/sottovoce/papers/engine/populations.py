@@ -10,10 +10,10 @@ from sottovoce.commands.stores import prepare_demo
 from sottovoce.data.demo import demo_vocabulary
 from sottovoce.data.store import STORE_FILE, Store, write_store
 from sottovoce.data.vocabulary import Vocabulary
+from sottovoce.files import made_aside
 from sottovoce.papers.engine.partitions import NODES, Splits, as_plain_text, penn_treebank, pool_users
 from sottovoce.papers.engine.trial import PUBLIC, Size, Trial
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import made_aside
 
 _SEEDS = {"users": 2018, "other": 2019, "public": 2020}  # of synthetic text
 

@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import TypedDict
 
 from sottovoce.evaluation.head_words import HEADS
+from sottovoce.files import write_aside
 from sottovoce.papers.engine.paper import Paper
 from sottovoce.papers.engine.results import Outcome, ResultStore, smooth, value_at
 from sottovoce.papers.engine.setting import Setting
@@ -17,7 +18,6 @@ from sottovoce.papers.engine.tables import markdown, percent
 from sottovoce.papers.engine.trial import Experiment, Size, Trial
 from sottovoce.reporting.draw.panels import TOP1, Panel, Point, Row, Scale, Series, draw_histograms, draw_panels
 from sottovoce.reporting.draw.style import ACCENT, COLOURS, DEEP, MIDDLE
-from sottovoce_evidence.files import write_aside
 
 _EARLY_TO_LATE = ("#9dbdd9", MIDDLE, DEEP)
 # Values beyond `far` times the best may leave the frame: such a run has failed.

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from sottovoce.evaluation.figures import Evaluation
+from sottovoce.files import write_aside
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.evaluation import Evaluation
-from sottovoce_evidence.files import as_json, write_aside
+from sottovoce_evidence.files import as_json
 
 SMOOTHING = 5  # evaluations, as in the paper
 MIN_FREEDOM = 4  # degrees of freedom of a spread: with fewer, runs can agree by chance

@@ -13,6 +13,7 @@ from pathlib import Path
 from sottovoce.build.mechanism import resolve
 from sottovoce.commands.train import Progress, resume, train
 from sottovoce.data.store import Store
+from sottovoce.files import locked
 from sottovoce.papers.engine.measure import RunToMeasure, measure, published
 from sottovoce.papers.engine.paper import Paper
 from sottovoce.papers.engine.populations import Populations
@@ -22,7 +23,6 @@ from sottovoce.papers.engine.trial import Experiment, Size, Trial
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.payments import vocabulary_charges
 from sottovoce_evidence.errors import InUse, SottoError, count_of
-from sottovoce_evidence.files import locked
 from sottovoce_evidence.recipe import Recipe
 
 ProgressDisplay = Callable[[str], AbstractContextManager[Callable[[Progress], None]]]

@@ -6,8 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sottovoce.files import write_aside
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import write_aside
 
 SETTING_FILE = "reproduction.json"
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
+from sottovoce.files import write_aside
 from sottovoce.papers.engine.results import Facts, ResultStore, Spread
 from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
 from sottovoce.papers.engine.trial import Size, Trial
@@ -24,7 +25,6 @@ from sottovoce.papers.mcmahan2018.trials import (
 )
 from sottovoce.planning.projection import project
 from sottovoce_evidence.accounting import ACCOUNTANTS, SampledGaussian, epsilon, rounded_up
-from sottovoce_evidence.files import write_aside
 
 
 @lru_cache

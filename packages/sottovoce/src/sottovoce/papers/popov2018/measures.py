@@ -9,13 +9,13 @@ import numpy as np
 from sottovoce.audit.tails import Tail
 from sottovoce.commands.audit_tails import PairTail, fit_tails
 from sottovoce.data.store import Store
+from sottovoce.evaluation.figures import Evaluation, evaluations
 from sottovoce.evaluation.keystrokes import count_keystrokes, saving
 from sottovoce.evaluation.prediction import averages, evaluate
 from sottovoce.models.contract import LanguageModel
 from sottovoce.papers.engine.paper import FinishedRun
 from sottovoce.papers.engine.results import Curve, Facts
 from sottovoce.papers.popov2018.trials import DELTAS, SCALES
-from sottovoce_evidence.evaluation import Evaluation, evaluations
 from sottovoce_evidence.recipe import Recipe
 
 USERS, PUBLIC = "perplexity on users' text", "perplexity on public text"

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import fmean
 
+from sottovoce.files import write_aside
 from sottovoce.papers.engine.results import Facts, Outcome, ResultStore, Spread
 from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
 from sottovoce.papers.engine.trial import Size, Trial
@@ -25,7 +26,6 @@ from sottovoce.papers.schultz2019.trials import (
     setting,
 )
 from sottovoce_evidence.accounting import ACCOUNTANTS, SampledGaussian, epsilon, rounded_up
-from sottovoce_evidence.files import write_aside
 
 # The orders of TensorFlow Privacy's own script in 2019.
 _ORDERS_OF_2019 = (1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0, 3.5, 4.0, 4.5, *map(float, range(5, 64)), 128.0, 256.0, 512.0)

@@ -13,12 +13,13 @@ from typing import Any
 from sottovoce.commands.export import find_export
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.evaluation.keystrokes import SUGGESTIONS
+from sottovoce.files import made_aside, write_aside
 from sottovoce.runs.exported import CANARIES, PIECES, plain_file, read_manifest
 from sottovoce.web.keyboard.vendor import check_vendored
 from sottovoce.web.server import STATIC, local_app, missing
 from sottovoce_evidence.accounting import rounded_up
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.files import LINES, made_aside, parse_json, pretty, read_plain, sha256_of, write_aside
+from sottovoce_evidence.files import LINES, parse_json, pretty, read_plain, sha256_of
 
 MOST_MODELS = 3
 _STATIC = Path(__file__).parent / "static"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from sottovoce.files import made_aside, write_aside
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import made_aside, write_aside
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,17 @@ noticed. This finds accidents. It does not stop an owner who edits the file and 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sottovoce.files import append_synced
 from sottovoce_evidence.errors import DamagedRun, SottoError
-from sottovoce_evidence.files import LINES, Json, append_synced, parse_json, read_plain, unreadable
+from sottovoce_evidence.files import LINES, Json, parse_json, read_plain, unreadable
+from sottovoce_evidence.ledger import checked, next_check
 
 _CHECKED = re.compile(rb'(.*), "check": "([0-9a-f]{32})"\}', re.DOTALL)
 
@@ -55,7 +56,7 @@ class Chain:
 
     def append(self, line: Json) -> None:
         """Put a line on disk before returning, or nothing of it."""
-        check, contents = _checked(self.last_check, line)
+        check, contents = checked(self.last_check, line)
         append_synced(self.path, contents, private=self.private)
         self.last_check = check
         self.checks.add(check)
@@ -74,7 +75,7 @@ class Chain:
                 raise ValueError("not an object")
             if (found := _CHECKED.fullmatch(raw)) is None:
                 raise ValueError("it has no checksum")
-            self.last_check = _next(self.last_check, found[1] + b"}")
+            self.last_check = next_check(self.last_check, found[1] + b"}")
             if line.pop("check") != self.last_check:
                 raise ValueError("its checksum does not follow from the lines before: one was changed, lost or moved")
         self.checks.add(self.last_check)
@@ -96,15 +97,6 @@ class Chain:
         return True
 
 
-def chained(lines: Iterable[Json]) -> bytes:
-    """The contents of such a file that is written at once."""
-    check, contents = "", b""
-    for line in lines:
-        check, raw = _checked(check, line)
-        contents += raw
-    return contents
-
-
 def damaged(what: str) -> DamagedRun:
     return DamagedRun(f"{what}: what it held is not known", "put it back from a copy")
 
@@ -117,16 +109,6 @@ def readable(path: Path, number: int) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, RecursionError, SottoError) as error:
         why = "it is not JSON" if isinstance(error, json.JSONDecodeError | UnicodeDecodeError) else error
         raise damaged(f"line {number} of {path} is damaged ({why})") from None
-
-
-def _checked(before: str, line: Json) -> tuple[str, bytes]:
-    body = json.dumps(line).encode()
-    check = _next(before, body)
-    return check, body[:-1] + f', "check": "{check}"}}\n'.encode()
-
-
-def _next(before: str, body: bytes) -> str:
-    return hashlib.sha256(before.encode() + body).hexdigest()[:32]
 
 
 def _cut(path: Path, length: int) -> None:
