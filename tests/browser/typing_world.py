@@ -15,6 +15,7 @@ from time import monotonic
 from typing import Any
 
 import jax
+from builders import statement_json
 
 from sottovoce.build.assembly import weights_of
 from sottovoce.data.tokenizer import Tokenizer
@@ -44,8 +45,8 @@ def make_run(
     model = registry.build(kind, vocabulary.size, sizes, jax.random.key(7 + private))
     model = jax.tree.map(lambda leaf: (2 if kind == "transformer" else 4) * leaf, model)
     files = run.save_model(weights_of(model), vocabulary)
-    statement = {"private": private, "epsilon": 3.21 if private else "inf", "delta": 1e-5, "unit": "user", "prose": "…"}
-    run.save_statement({**statement, "files": files}, {"code": "of the recipe"})
+    stated = {"epsilon": 3.21 if private else "infinity", "delta": 1e-5, "files": files}
+    run.save_statement({**statement_json(private), **stated}, {"code": "of the recipe"})
     return folder
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 import re
@@ -21,10 +20,8 @@ import pytest
 from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
-from sottovoce.data.store import Store
 from sottovoce.evaluation.figures import Evaluation
 from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
-from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "release", "report")
@@ -80,47 +77,11 @@ def test_a_plan_for_a_noise_multiplier_has_every_promised_figure(sotto: Sotto) -
     assert plan["curve"][-1] == {"round": 200, "epsilon": plan["epsilon"]}
 
 
-def test_a_plan_for_an_epsilon_finds_the_noise_that_keeps_it(sotto: Sotto) -> None:
-    plan = sotto(*PLAN, "--epsilon", 2, "--json").json()
-    assert 1.9 < plan["epsilon"] <= 2
-    again = sotto(*PLAN, "--noise-multiplier", plan["noise_multiplier"], "--json").json()
-    assert again["epsilon"] == pytest.approx(plan["epsilon"], rel=1e-6)
-
-
 def test_a_plan_uses_the_tight_accountant_unless_told_otherwise(sotto: Sotto) -> None:
     default = sotto(*PLAN[:-2], "--noise-multiplier", 1.1, "--json").json()
     loose = sotto(*PLAN, "--noise-multiplier", 1.1, "--json").json()
     assert default["accountant"] == "pld"
     assert default["epsilon"] < loose["epsilon"]
-
-
-@pytest.mark.slow
-def test_a_plan_for_cohorts_of_fixed_size_says_that_a_user_is_replaced(sotto: Sotto) -> None:
-    plan = sotto(*PLAN[:-2], "--noise-multiplier", 2, "--sampling", "fixed", "--json").json()
-    assert (plan["accountant"], plan["sampling"], plan["relation"]) == ("pld", "fixed", "replace-one-user")
-
-
-def test_a_plan_without_noise_has_an_infinite_epsilon_that_is_still_json(sotto: Sotto) -> None:
-    assert sotto(*PLAN, "--noise-multiplier", 0, "--json").json()["epsilon"] == "infinity"
-    assert "∞" in sotto(*PLAN, "--noise-multiplier", 0).out
-
-
-def test_a_plan_gives_the_noise_the_bytes_and_the_hours_for_what_it_is_told(sotto: Sotto) -> None:
-    told = ("--clip-norm", 15, "--parameters", 1_346_144, "--users-per-second", 50)
-    plan = sotto(*PLAN, "--noise-multiplier", 1, *told, "--json").json()
-    assert plan["noise_std"] == pytest.approx(15 / 100)
-    assert plan["bytes_per_device"] == 4 * 1_346_144
-    assert plan["hours"] == pytest.approx(200 * 100 / 50 / 3600)
-    assert plan["signal_to_noise"] == pytest.approx(15 / (0.15 * math.sqrt(1_346_144)))
-
-
-def test_a_large_delta_is_only_a_warning_in_a_plan(sotto: Sotto) -> None:
-    large = ("plan", "--users", 100, "--cohort", 10, "--rounds", 5, "--delta", 0.01, "--noise-multiplier", 2)
-    warnings = sotto(*large, "--accountant", "rdp", "--json").json()["warnings"]
-    assert any("delta=0.01" in warning and "1/users" in warning for warning in warnings)
-    shown = sotto(*large, "--accountant", "rdp")
-    assert shown.status == 0
-    assert "warning: delta=0.01" in shown.out + shown.err
 
 
 def test_a_plan_tells_epsilon_at_several_deltas(sotto: Sotto) -> None:
@@ -236,21 +197,6 @@ def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sot
     assert (summary["users_seen"], summary["train_users"], summary["records"]) == (2, 2, 3)
     assert summary["unknown_rate"] == pytest.approx(1 / summary["tokens_kept"])
     assert parse_json((tmp_path / "store" / "store.json").read_text())["vocabulary_size"] == 5000
-
-
-def test_prepare_takes_many_files_and_one_person_in_two_of_them_is_one_user(
-    sotto: Sotto, world: World, tmp_path: Path
-) -> None:
-    lines = world.corpus.read_text().splitlines(keepends=True)
-    # An odd length: people's texts are spread over both files.
-    (tmp_path / "a.jsonl").write_text("".join(lines[:47]))
-    (tmp_path / "b.jsonl").write_text("".join(lines[47:]))
-    files = (tmp_path / "a.jsonl", tmp_path / "b.jsonl")
-    settings = world.prepare(tmp_path / "store", "--test-users", 0.2, "--json")[2:]
-    summary = sotto("prepare", *files, *settings).json()
-    assert summary["users_seen"] == 30
-    for split in ("train", "test"):
-        assert Store.open(tmp_path / "store", split).fingerprint == Store.open(world.store, split).fingerprint
 
 
 # Train
@@ -614,15 +560,6 @@ def test_evaluate_on_a_corpus_counts_unknown_words_as_mistakes(sotto: Sotto, wor
     assert scores["top5"] <= 7 / 9
 
 
-def test_evaluate_takes_several_corpus_files_at_once(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    lines = world.corpus.read_text().splitlines(keepends=True)
-    (tmp_path / "a.jsonl").write_text("".join(lines[:47]))
-    (tmp_path / "b.jsonl").write_text("".join(lines[47:]))
-    whole = sotto("evaluate", world.run, "--corpus", world.corpus, "--json").json()
-    parts = sotto("evaluate", world.run, "--corpus", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--json").json()
-    assert parts == whole
-
-
 @pytest.mark.slow
 def test_evaluate_shows_single_users_only_when_asked(sotto: Sotto, world: World) -> None:
     assert not any(re.search(r"_p\d", name) for name in sotto("evaluate", world.run, "--json").json())
@@ -688,27 +625,6 @@ def test_evaluate_puts_public_text_beside_the_users(sotto: Sotto, world: World, 
         assert word in shown.out
 
 
-@pytest.mark.slow
-def test_evaluate_takes_public_text_as_a_store_or_as_plain_text(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    """What a store of plain text holds out is measured, and files as `prepare` would cut them."""
-    articles, packed = tmp_path / "articles.txt", tmp_path / "articles.tokens.gz"
-    # One line of them longer than a piece, with words that the model does not know.
-    articles.write_text("= tea =\n" + "the morning tea of leaf and xylophone .\n" * 500 + "pour the cold milk " * 900)
-    packed.write_bytes(gzip.compress(articles.read_bytes()))
-    stores = {share: tmp_path / f"public-{share}" for share in (0, 0.4)}
-    for share, store in stores.items():
-        words = ("--vocabulary", world.run / "model" / "vocabulary.txt", "--test-users", share)
-        assert sotto("prepare", articles, "--plain-text", "--out", store, *words, "--json").status == 0
-    whole = sotto("evaluate", world.run, "--store", stores[0], "--split", "train", "--keystrokes", "--json").json()
-    held_out = sotto("evaluate", world.run, "--store", stores[0.4], "--keystrokes", "--json").json()
-    assert 2 <= held_out["users"] < whole["users"]
-    for measured in (whole, held_out):
-        measured.pop("baselines")
-    for path, expected in ((stores[0.4], held_out), (articles, whole), (packed, whole)):
-        found = sotto("evaluate", world.run, "--public", path, "--keystrokes", "--json").json()["public"]
-        assert found == pytest.approx(expected)
-
-
 def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: Path) -> None:
     outcome = sotto("report", run)
     assert (outcome.status, outcome.out) == (0, f"{run / 'report.html'}\n")
@@ -718,41 +634,6 @@ def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: P
     assert "world" not in page
     assert "seed" in page
     assert not (run / "report-internal.html").exists()
-
-
-def test_a_report_tells_the_total_of_the_store_of_today(sotto: Sotto, world: World, run: Path, own_store: Path) -> None:
-    ledger, recipe = own_store / "ledger.jsonl", run / "recipe.toml"
-    shutil.copy(world.store / "ledger.jsonl", ledger)
-    recipe.write_text(recipe.read_text().replace(str(world.store), str(own_store)))
-    StoreLedger(ledger).charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 20)
-    total = accounting.epsilon(StoreLedger(ledger).spent(), 0.01, "rdp")
-    assert total > 1.2 * parse_json((run / "privacy.json").read_text())["epsilon_store"]
-
-    def page() -> str:
-        assert sotto("report", run).status == 0
-        return (run / "report.html").read_text(encoding="utf-8")
-
-    now = page()
-    assert f"ε is {accounting.rounded_up(total)} at the same δ." in now
-    assert f"all private runs on the store: {accounting.rounded_up(total)}" in now
-    assert "when this run ended" not in now
-    # A store of the same name that never charged this run says nothing of it.
-    for path in (ledger, ledger.with_suffix(".head")):
-        path.unlink()
-    shutil.rmtree(own_store / "holders")
-    StoreLedger(ledger).charge("another run", "training", SampledGaussian(1.0, "poisson", 0.3), 20)
-    other = page()
-    shutil.rmtree(own_store)
-    assert page() == other
-    assert "at the same δ, when this run ended." in other
-    assert f"ε is {accounting.rounded_up(total)}" not in other
-
-
-def test_an_internal_report_is_apart_and_for_its_owner_alone(sotto: Sotto, run: Path) -> None:
-    outcome = sotto("report", run, "--internal")
-    assert (outcome.status, outcome.out) == (0, f"{run / 'report-internal.html'}\n")
-    assert stat.S_IMODE((run / "report-internal.html").stat().st_mode) == 0o600
-    assert not (run / "report.html").exists()
 
 
 @pytest.mark.slow

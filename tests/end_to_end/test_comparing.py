@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from small_world import Refused, Sotto, World
 
+from made_audits import audit_files
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.store import Store
 from sottovoce.evaluation.breakdown import share_of
@@ -23,9 +24,9 @@ def test_runs_on_one_store_are_measured_together(sotto: Sotto, world: World, run
     recipe = (elsewhere / "recipe.toml").read_text()
     (elsewhere / "recipe.toml").write_text(recipe.replace(str(world.store), str(tmp_path / "gone")))
     (run / "audit").mkdir(mode=0o700)
-    (run / "audit" / "membership.json").write_text(
-        json.dumps({"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8}]})
-    )
+    attack = {"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8}
+    found = audit_files({"membership": {"attacks": [attack]}})["membership"]
+    (run / "audit" / "membership.json").write_text(json.dumps(found))
     page = tmp_path / "page.html"
     found = sotto("compare", run, elsewhere, "--out", page, "--json").json()
     here, there = found["runs"]

@@ -66,9 +66,9 @@ def test_a_private_run_of_known_writers_is_evaluated_and_states_the_contexts(tmp
     call("prepare", corpus, "--vocabulary", tmp_path / "words.txt", "--out", store, *known)
     sottovoce.train(make_recipe(store).replace(run={"rounds": 2}), run, progress=False)
     loaded = sottovoce.ModelFolder.open(run)
-    assert loaded.vocabulary.contexts == ("de", "en")
+    assert loaded.tokenizer.contexts == ("de", "en")
     assert loaded.statement is not None
-    assert "the contexts de, en, declared public" in loaded.statement.vocabulary.source
+    assert loaded.statement.vocabulary.contexts == ("de", "en")
     assert loaded.suggest("red", context="de") != loaded.suggest("red", context="en")
     capsys.readouterr()
     call("evaluate", run, "--json")

@@ -28,7 +28,7 @@ from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce_evidence.accounting import epsilon, rounded_up
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.statement import EarlierRun, StartFacts
+from sottovoce_evidence.statement import DIGITS, EarlierRun, StartFacts
 from sottovoce_evidence.statement_text import prose
 
 
@@ -190,9 +190,8 @@ def test_a_private_run_starts_from_the_release_of_other_people(family, tmp_path)
     assert (family.first / "ledger.jsonl").read_bytes() == paid
     assert StoreLedger(family.second / "ledger.jsonl").spent(second.run)
     assert not StoreLedger(family.second / "ledger.jsonl").spent(first.run)
-    assert second.start.runs == (EarlierRun(first.run, first.epsilon, 1e-3),)
+    assert second.start.runs == (EarlierRun(first.run, float(rounded_up(first.epsilon, DIGITS)), 1e-3),)
     assert (second.start.trained_on, second.start.signer) == ("private", release.signer)
-    assert f"({first.run}: ε = {rounded_up(first.epsilon)} at δ = 0.001; " in prose(second)
     header = json.loads((tmp_path / "run/ledger.jsonl").read_text().splitlines()[0])
     assert [run["run"] for run in header["start"]["runs"]] == [first.run]
     assert not any(str(tmp_path) in text for text in (prose(second), json.dumps(header)))

@@ -36,7 +36,7 @@ def test_a_run_of_pieces_is_measured_released_and_loaded(pieces: Path, sotto: So
     assert not (pieces / "run" / "model" / "vocabulary.txt").exists()
     statement = json.loads((pieces / "run" / "privacy.json").read_text())
     assert statement["vocabulary"]["fingerprint"] == own.fingerprint
-    assert statement["vocabulary"]["source"] == "bpe, declared public by the owner of the store"
+    assert (statement["vocabulary"]["kind"], statement["vocabulary"]["source"]) == ("bpe", "declared")
     found = parse_json(sotto("evaluate", pieces / "run", "--json").out)
     assert "bits_per_byte" in json.dumps(found)
     released = sotto("release", pieces / "run", "--out", tmp_path / "release", "--yes")
@@ -44,7 +44,7 @@ def test_a_run_of_pieces_is_measured_released_and_loaded(pieces: Path, sotto: So
     assert (tmp_path / "release" / "tokenizer.json").read_bytes() == own.contents
     assert sotto("verify", tmp_path / "release").status == 0
     loaded = sv.ModelFolder.open(tmp_path / "release")
-    assert loaded.vocabulary == own
+    assert loaded.tokenizer == own
     assert loaded.evaluate(pieces / "store").perplexity > 1
     changed = tmp_path / "release" / "tokenizer.json"
     changed.write_bytes(changed.read_bytes() + b" ")

@@ -275,8 +275,10 @@ class _Found:
             if std is not None and not any(math.isclose(std, one, rel_tol=ROUNDING) for one in due_std):
                 yield f"round {number} has noise of standard deviation {std:g}, and by {RECIPE} it is {due_std[0]:.7g}"
                 return
+        if due.chosen or due.charged_elsewhere:  # its ε has more than the rounds of the record
+            return
         for line in lines[-1:]:
-            if 0 < line["round"] == due.rounds_done and not due.chosen and spent < due.epsilon_spent * (1 - 1e-3):
+            if 0 < line["round"] == due.rounds_done and spent < due.epsilon_spent * (1 - 1e-3):
                 yield f"its last ε is {spent:.4g}, and that of these rounds comes to {due.epsilon_spent:.4g}"
 
     def _held_out_faults(self, due: Statement) -> Iterator[str]:
