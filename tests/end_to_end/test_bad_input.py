@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gzip
 import hashlib
 import json
 import os
@@ -60,18 +59,12 @@ def test_processes_without_a_place_to_meet_are_refused(refused: Refused, world: 
 @pytest.mark.parametrize(
     ("arguments", "missing"),
     [
-        (["train"], "recipe"), (["train", "demo"], "--out"), (["resume"], "run"), (["evaluate"], "run"),
-        (["report"], "run"), (["prepare", "corpus.jsonl"], "--out"), (["prepare", "--out", "store"], "corpus file"),
-        (plan(users=None), "--users"), (plan(cohort=None), "--cohort"), (plan(rounds=None), "--rounds"),
-        (plan(delta=None), "--delta"), (["plan", "--users"], "--users"),
+        (["train"], "recipe"), (["train", "demo"], "--out"), (["prepare", "--out", "store"], "corpus file"),
+        (plan(users=None), "--users"), (plan(delta=None), "--delta"), (["plan", "--users"], "--users"),
     ],
 )  # fmt: skip
 def test_a_missing_argument_is_named(refused: Refused, arguments: list[object], missing: str) -> None:
     assert_says(refused(*arguments).lower(), missing)
-
-
-def test_a_stray_argument_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
-    assert_says(refused("train", world.recipe, "surplus", "--out", tmp_path / "run"), "surplus")
 
 
 @pytest.mark.slow
@@ -91,33 +84,12 @@ def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: 
     ("changes", "words"),
     [
         ({"cohort": 1001}, ["--cohort 1001", "1000"]),
-        ({"cohort": 0}, ["--cohort 0"]),
-        ({"cohort": -3}, ["--cohort -3"]),
-        ({"users": 0}, ["--users 0"]),
-        ({"rounds": 0}, ["--rounds 0"]),
         ({"users": "many"}, ["users", "many"]),
-        ({"noise_multiplier": -0.5}, ["--noise-multiplier -0.5", "0"]),
-        ({"noise_multiplier": "nan"}, ["--noise-multiplier nan"]),
         ({"noise_multiplier": None}, ["--noise-multiplier", "--epsilon", "neither"]),
         ({"epsilon": 2}, ["--noise-multiplier", "--epsilon", "both"]),
-        ({"noise_multiplier": None, "epsilon": 0}, ["--epsilon 0", "positive"]),
-        ({"noise_multiplier": None, "epsilon": -1}, ["--epsilon -1", "positive"]),
-        ({"delta": 1}, ["--delta 1", "1"]),
-        ({"delta": 2.5}, ["--delta 2.5"]),
-        ({"delta": 0}, ["--delta 0"]),
-        ({"delta": -1e-6}, ["--delta -1e-6"]),
         ({"delta": "nan"}, ["--delta nan"]),
-        ({"accountant": "abacus"}, ["abacus", "pld", "rdp", "moments"]),
-        ({"sampling": "shuffled"}, ["shuffled", "poisson", "fixed"]),
         ({"sampling": "fixed", "accountant": "moments"}, ["moments", "fixed", "rdp"]),
-        ({"clip_norm": -1}, ["--clip-norm -1"]),
         ({"rounds": "9" * 100_000}, ["--rounds", "whole number"]),
-        ({"rounds": 1e19}, ["--rounds", "1e+18"]),
-        ({"parameters": "9" * 100_000}, ["parameters"]),
-        ({"parameters": "9" * 4000}, ["--parameters", "positive number"]),
-        ({"parameters": 0}, ["--parameters 0"]),
-        ({"users_per_second": 0}, ["--users-per-second 0"]),
-        ({"noise_multiplier": None, "epsilon": 0.1, "accountant": "moments"}, ["--epsilon 0.1", "moments", "pld"]),
     ],
 )
 def test_a_plan_refuses(refused: Refused, changes: dict[str, object], words: list[str]) -> None:
@@ -169,17 +141,6 @@ def test_a_missing_corpus_is_named(refused: Refused, world: World, tmp_path: Pat
     assert_says(line, "nowhere.jsonl", "does not exist")
 
 
-def test_a_missing_corpus_leaves_no_folder_above_the_store(refused: Refused, world: World, tmp_path: Path) -> None:
-    refused("prepare", tmp_path / "nowhere.jsonl", "--out", tmp_path / "a" / "b" / "store")
-    (tmp_path / "empty.jsonl").touch()
-    refused("prepare", tmp_path / "empty.jsonl", "--out", tmp_path / "a" / "b" / "store", "--vocabulary", world.words)
-
-
-def test_a_folder_in_place_of_a_corpus_is_refused(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "texts.jsonl").mkdir()
-    assert_says(refused("prepare", tmp_path / "texts.jsonl", "--out", tmp_path / "store"), "texts.jsonl", "folder")
-
-
 def test_a_corpus_that_cannot_be_read_is_refused(
     refused: Refused, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -189,29 +150,12 @@ def test_a_corpus_that_cannot_be_read_is_refused(
     assert_says(refused("prepare", corpus, "--out", tmp_path / "store"), str(corpus), "cannot read")
 
 
-def test_a_corpus_packed_by_half_is_refused(refused: Refused, world: World, tmp_path: Path) -> None:
-    packed = gzip.compress(world.corpus.read_bytes(), mtime=0)
-    (tmp_path / "corpus.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    line = refused("prepare", tmp_path / "corpus.jsonl.gz", "--out", tmp_path / "store")
-    assert_says(line, "corpus.jsonl.gz", "cannot read", "whole")
-
-
-def test_a_corpus_of_an_unknown_format_is_refused(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "corpus.docx").write_text("hello")
-    assert_says(refused("prepare", tmp_path / "corpus.docx", "--out", tmp_path / "store"), ".docx", ".jsonl")
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         ('{"text": "hot tea"}', ["'user'", "1 field", "--user-field, --text-field or"]),
-        ('{"user": "ann", "txt": "hot tea"}', ["'text'", "2 fields"]),
         ('{"user": null, "text": "hot tea"}', ["'user'", "null"]),
-        ('{"user": "", "text": "hot tea"}', ["'user'", "empty"]),
-        ('{"user": "ann", "text": 7}', ["'text'", "string"]),
         ('{"user": "ann", "text": "hot', ["JSON"]),
-        ('["ann", "hot tea"]', ["object"]),
-        ("hot tea", ["JSON"]),
     ],
 )
 def test_a_bad_record_is_named_with_its_line(
@@ -222,14 +166,6 @@ def test_a_bad_record_is_named_with_its_line(
     said = refused("prepare", corpus, "--out", tmp_path / "store", "--vocabulary", world.words)
     assert_says(said, "corpus.jsonl:7:", *words)
     assert "hot" not in said  # what people wrote is not repeated on a terminal or in a log
-
-
-def test_a_record_of_a_table_without_its_text_is_named_with_its_line(
-    refused: Refused, world: World, tmp_path: Path
-) -> None:
-    (tmp_path / "corpus.csv").write_text("user,text\nann,milk\nbob\n")
-    line = refused("prepare", tmp_path / "corpus.csv", "--out", tmp_path / "store", "--vocabulary", world.words)
-    assert_says(line, "corpus.csv:3:", "'text'")
 
 
 def test_text_that_is_not_utf_8_is_refused_with_its_line(refused: Refused, world: World, tmp_path: Path) -> None:
@@ -258,15 +194,9 @@ def test_a_minimum_that_nobody_reaches_is_refused_and_the_largest_user_is_told(
     ("options", "words"),
     [
         (["--vocabulary-size", 0], ["--vocabulary-size 0"]),
-        (["--vocabulary-size", -5], ["--vocabulary-size -5"]),
-        (["--vocabulary-size", "ten"], ["vocabulary-size", "ten"]),
-        (["--min-tokens", 0], ["--min-tokens 0"]),
         (["--min-tokens", 41], ["--min-tokens 41", "--tokens-per-user 40"]),
-        (["--tokens-per-user", 0], ["--tokens-per-user 0"]),
         (["--test-users", 1], ["--test-users 1"]),
-        (["--test-users", -0.1], ["--test-users -0.1"]),
         (["--user-field", "text"], ["--user-field and --text-field", "'text'"]),
-        (["--split-key", ""], ["--split-key"]),
     ],
 )
 def test_prepare_refuses(
@@ -283,23 +213,13 @@ def test_prepare_refuses(
     [
         (["--epsilon", 1], ["--epsilon", "--private-vocabulary"]),
         (["--private-vocabulary"], ["--epsilon", "--delta"]),
-        (["--private-vocabulary", "--epsilon", 0, "--delta", 1e-6], ["--epsilon 0"]),
-        (["--private-vocabulary", "--epsilon", "nan", "--delta", 1e-6], ["--epsilon nan"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 0], ["--delta 0"]),
         (["--private-vocabulary", "--epsilon", 1, "--delta", 0.01], ["--delta 0.01", "1/users"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--words-per-user", 0], ["--words-per-user 0"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 1e-6, "--vocabulary-size", 3], ["--vocabulary-size 3"]),
     ],
 )
 def test_prepare_refuses_a_private_vocabulary(
     refused: Refused, world: World, tmp_path: Path, options: list[object], words: list[str]
 ) -> None:
     assert_says(refused("prepare", world.corpus, "--out", tmp_path / "store", *options), *words)
-
-
-def test_a_vocabulary_of_size_0_is_refused_without_a_file_too(refused: Refused, world: World, tmp_path: Path) -> None:
-    line = refused("prepare", world.corpus, "--out", tmp_path / "s", "--vocabulary-size", 0)
-    assert_says(line, "--vocabulary-size 0")
 
 
 def test_a_vocabulary_file_that_is_missing_or_empty_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
@@ -333,37 +253,15 @@ def test_a_recipe_that_does_not_exist_is_named(refused: Refused, tmp_path: Path)
 # Ranges and combinations are tested in tests/unit/test_recipe.py and tests/unit/build/test_rules.py.
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"[run\nrounds = 4\n", ["TOML", "line 1"]),
-        (b"[run]\nrounds = \xff\n", ["recipe.toml", "UTF-8"]),
-        (b"[run]\nrounds = 0\n", ["run.rounds=0", ">= 1"]),
-    ],
-    ids=str,
-)
-def test_a_recipe_is_refused(refused: Refused, tmp_path: Path, text: bytes, words: list[str]) -> None:
-    (tmp_path / "recipe.toml").write_bytes(text)
-    assert_says(refused("train", tmp_path / "recipe.toml", "--out", tmp_path / "run"), *words)
-
-
 # A recipe whose parts do not go together
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["run.rounds=ten"], ["run.rounds=ten", "whole number"]),
         (["privacy.cohort=21"], ["privacy.cohort=21", "at most privacy.users=20"]),
-        (["privacy.delta=0.05"], ["privacy.delta=0.05", "1/users", "--allow-large-delta"]),
-        (["privacy.sampling=fixed", "privacy.accountant=moments"], ["moments", "fixed", "rdp"]),
-        (["privacy.epsilon=0.01"], ["privacy.epsilon=0.01", "one round", "noise_multiplier=1"]),
         (["local.batch=100"], ["local.batch=100", "40 tokens"]),
-        (["data.store="], ["data.store", "sotto prepare"]),
         (["data.store=demo:abc"], ["data.store='demo:abc'", "demo:2000"]),
-        (["data.store=demo:0"], ["data.store='demo:0'", "demo:2000"]),
-        ([f"data.store=demo:{'9' * 5000}"], ["data.store='demo:9", "demo:2000"]),
-        (["data.store=demo:-5"], ["data.store='demo:-5'", "demo:2000"]),
         (["data.store=/nowhere/at/all"], ["/nowhere/at/all", "sotto prepare"]),
     ],
 )
@@ -392,10 +290,6 @@ def test_a_store_whose_ledger_is_damaged_is_refused_before_a_run_is_paid_for(
     assert_says(line, "line 1", "ledger.jsonl", "damaged")
 
 
-def test_a_refused_run_leaves_no_folder_above_it(refused: Refused, world: World, tmp_path: Path) -> None:
-    refused("train", world.recipe, "--out", tmp_path / "a" / "b" / "run", *settings("privacy.clipping=none"))
-
-
 # A folder to train into
 
 
@@ -420,21 +314,7 @@ def test_a_folder_with_a_name_of_its_own_is_not_swept_away(sotto: Sotto, world: 
     assert files_of(tmp_path / "run.partial") == before
 
 
-def test_the_folder_one_stands_in_may_be_the_runs_folder_or_is_refused_like_any_other(
-    sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    outcome = sotto("train", world.recipe, "--out", ".", "--json", *settings("run.rounds=1", "run.evaluate_every=0"))
-    assert outcome.status in (0, 2), outcome
-    if outcome.status == 2:
-        assert outcome.err.startswith("error: ")
-        assert list((tmp_path / "here").iterdir()) == []
-    else:
-        assert (tmp_path / "here" / "recipe.toml").is_file()
-
-
-@pytest.mark.parametrize("verb", ["prepare", "train", "resume", "evaluate", "report"])
+@pytest.mark.parametrize("verb", ["prepare", "train", "evaluate"])
 def test_a_name_too_long_for_any_file_is_refused(refused: Refused, world: World, tmp_path: Path, verb: str) -> None:
     name = tmp_path / ("x" * 300)
     commands = {"prepare": world.prepare(name), "train": ("train", world.recipe, "--out", name)}
@@ -509,8 +389,6 @@ def test_a_bit_that_flipped_in_a_store_is_found_before_a_run_is_paid_for(
     [
         ("noise_multiplier = 1.0", "noise_multiplier = 0.5"),
         ("rounds = 4", "rounds = 8"),
-        ("seed = 3", "seed = 4"),
-        ("clip_norm = 1.0", "clip_norm = 2.0"),
     ],
 )
 def test_a_run_whose_recipe_was_edited_is_refused(refused: Refused, run: Path, old: str, new: str) -> None:
@@ -552,7 +430,7 @@ def cut_ledger(run: Path, kept: int) -> None:
     ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:kept]))
 
 
-@pytest.mark.parametrize("rounds", [0, 1, 3])
+@pytest.mark.parametrize("rounds", [0, 3])
 def test_a_ledger_shorter_than_its_checkpoint_is_refused(refused: Refused, run: Path, rounds: int) -> None:
     cut_ledger(run, 1 + rounds)
     assert_says(refused("resume", run), str(run), "ledger.jsonl has lost lines at its end", "put it back")
@@ -584,7 +462,7 @@ def test_a_ledger_with_a_line_taken_out_is_refused(refused: Refused, run: Path) 
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"\x00\x00\x00\x00\n", b"{\n", b"\n", b"[]\n", b"7\n", b"{}\n", b'{"round": 2, "attempt": 0, "lineage": "x"}\n'],
+    [b"\x00\x00\x00\x00\n", b"[]\n", b'{"round": 2, "attempt": 0, "lineage": "x"}\n'],
 )
 def test_a_ledger_with_garbage_in_the_middle_is_refused(refused: Refused, run: Path, garbage: bytes) -> None:
     ledger = run / "ledger.jsonl"
@@ -593,13 +471,7 @@ def test_a_ledger_with_garbage_in_the_middle_is_refused(refused: Refused, run: P
     assert_says(refused("resume", run), "ledger.jsonl", "line 3")
 
 
-def test_a_ledger_with_an_impossible_event_is_refused(refused: Refused, run: Path) -> None:
-    ledger = run / "ledger.jsonl"
-    ledger.write_text(ledger.read_text().replace('"noise_multiplier": 1.0', '"noise_multiplier": "much"', 1))
-    assert_says(refused("resume", run), "ledger.jsonl")
-
-
-@pytest.mark.parametrize("contents", [b"", b"[]\n", b"7\n", b"\x00\n", b'{"round": 1}\n'])
+@pytest.mark.parametrize("contents", [b"", b"[]\n"])
 def test_what_does_not_begin_like_a_ledger_is_none(refused: Refused, run: Path, contents: bytes) -> None:
     (run / "ledger.jsonl").write_bytes(contents)
     assert_says(refused("resume", run), "ledger.jsonl")
@@ -618,7 +490,7 @@ def test_a_ledger_that_is_no_file_or_has_gigabytes_is_refused_at_once(sotto: Sot
     assert outcome.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "NaN"])
+@pytest.mark.parametrize("number", ["1e999", "NaN"])
 def test_a_ledger_with_a_number_that_is_none_is_refused(refused: Refused, tmp_path: Path, number: str) -> None:
     event = f'{{"kind": "sampled-gaussian", "noise_multiplier": {number}, "sampling": "poisson", "user_rate": 0.1}}'
     body = f'{{"run": "a", "what": "training", "event": {event}, "count": 1}}'
@@ -638,11 +510,6 @@ def test_an_empty_ledger_is_not_judged(refused: Refused, tmp_path: Path) -> None
     (tmp_path / "ledger.jsonl").touch()
     line = refused("plan", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6")
     assert_says(line, "ledger.jsonl", "holds no charge", "give the ledger.jsonl of a run, a store or a release")
-
-
-def test_a_run_without_its_ledger_is_refused(refused: Refused, run: Path) -> None:
-    (run / "ledger.jsonl").unlink()
-    assert_says(refused("resume", run), "ledger.jsonl")
 
 
 def test_a_run_without_its_secrets_is_refused(refused: Refused, unfinished: Path) -> None:
@@ -740,14 +607,8 @@ def test_a_run_in_use_by_another_process_is_left_alone(refused: Refused, sotto: 
     ("options", "words"),
     [
         (["--split", "tset"], ["'tset'", "did you mean 'test'"]),
-        (["--corpus", "nowhere.jsonl"], ["nowhere.jsonl", "does not exist"]),
         (["--store", "nowhere"], ["nowhere", "sotto prepare"]),
-        (["--public", "nowhere.jsonl"], ["nowhere.jsonl", "does not exist"]),
         (["--suggestions", "3"], ["--suggestions 3", "--keystrokes"]),
-        (["--keystrokes", "--suggestions", "101"], ["--suggestions 101", "[1, 100]"]),
-        (["--keystrokes", "--suggestions", "three"], ["three"]),
-        (["--personalise", "--epochs", "0"], ["--epochs 0", "at least 1"]),
-        (["--personalise", "--learning-rate", "-1"], ["--learning-rate -1", "above 0"]),
     ],
 )
 def test_an_evaluation_is_refused(refused: Refused, world: World, options: list[str], words: list[str]) -> None:
@@ -802,21 +663,6 @@ def test_a_store_without_held_out_users_has_nobody_to_evaluate_on(
 ) -> None:
     assert sotto(*world.prepare(tmp_path / "store", "--test-users", 0, "--json")).status == 0
     assert_says(refused("evaluate", world.run, "--store", tmp_path / "store"), "no user", "--test-users")
-
-
-def test_an_empty_corpus_to_evaluate_on_is_named_as_the_user_named_it(
-    refused: Refused, world: World, tmp_path: Path
-) -> None:
-    (tmp_path / "empty.jsonl").touch()
-    line = refused("evaluate", world.run, "--corpus", tmp_path / "empty.jsonl")
-    assert_says(line, "no record", "empty.jsonl")
-    assert "PosixPath" not in line
-
-
-def test_a_bad_record_to_evaluate_on_is_named_with_its_line(refused: Refused, world: World, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text('{"user": "ann", "text": "milk"}\n{"usr": "ann", "text": "milk"}\n')
-    assert_says(refused("evaluate", world.run, "--corpus", corpus), "corpus.jsonl:2:", "'user'", "2 fields")
 
 
 def test_damaged_weights_are_named(refused: Refused, run: Path) -> None:

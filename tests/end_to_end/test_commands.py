@@ -123,14 +123,6 @@ def test_a_large_delta_is_only_a_warning_in_a_plan(sotto: Sotto) -> None:
     assert "warning: delta=0.01" in shown.out + shown.err
 
 
-def test_a_plan_for_people_shows_the_figures_in_words(sotto: Sotto) -> None:
-    outcome = sotto(*PLAN, "--noise-multiplier", 1.1)
-    assert outcome.status == 0
-    assert outcome.err == ""
-    for word in ("ε", "noise multiplier", "rounds", "accountant", "rdp"):
-        assert word in outcome.out
-
-
 def test_a_plan_tells_epsilon_at_several_deltas(sotto: Sotto) -> None:
     several = ("--noise-multiplier", 1.1, "--delta", 1e-6, 1e-9)
     arguments = (*PLAN[:7], *PLAN[9:], *several)
@@ -234,18 +226,6 @@ def test_prepare_says_what_was_kept_and_cut_and_writes_it_beside_the_store(
     assert summary["unknown_rate"] == 0
     assert parse_json((out / "preparation.json").read_text()) == summary
     assert [path.name for path in tmp_path.rglob("*") if path.name.startswith(".")] == []
-
-
-def test_prepare_for_people_shows_the_same_figures(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    outcome = sotto(*world.prepare(tmp_path / "store", "--min-tokens", 10))
-    assert outcome.status == 0
-    for word in ("users kept", "tokens kept", "unknown rate", "1,080"):
-        assert word in outcome.out
-
-
-def test_prepare_names_init_as_the_next_step(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    outcome = sotto(*world.prepare(tmp_path / "store", "--test-users", 0.2))
-    assert f"next: sotto init {tmp_path / 'store'} --out mine.toml\n" in outcome.out
 
 
 def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sotto, tmp_path: Path) -> None:
@@ -436,12 +416,6 @@ def test_a_budget_with_noise_stops_early_with_a_usable_model_within_the_budget(
     assert results_of(run) == before
 
 
-@pytest.mark.slow
-def test_the_budget_is_shown_beside_what_is_spent(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    budget = ("--set", "privacy.epsilon=2", "--set", "privacy.noise_multiplier=none", "--set", "run.evaluate_every=0")
-    assert re.search(r"ε [\d.]+ of 2\b", sotto("train", world.recipe, "--out", tmp_path / "run", *budget).err)
-
-
 def test_a_large_delta_is_trained_on_demand_and_resumed_without_asking_again(
     sotto: Sotto, world: World, tmp_path: Path
 ) -> None:
@@ -562,13 +536,6 @@ def test_a_damaged_newest_checkpoint_is_replaced_by_the_last_good_one_and_that_i
     assert (answer["round"], answer["ended"]) == (4, "finished")
     assert results_of(run) == results_of(world.run)
     assert checkpoint.read_bytes() == newest(world.run).read_bytes()
-
-
-def test_people_are_told_of_a_damaged_checkpoint_too(sotto: Sotto, run: Path) -> None:
-    newest(run).write_bytes(b"")
-    outcome = sotto("resume", run)
-    assert outcome.status == 0
-    assert "round-00000004.safetensors is damaged; going on from round 2" in outcome.out + outcome.err
 
 
 @pytest.mark.parametrize("kept", [1, 30, -1])

@@ -24,7 +24,6 @@ from sottovoce_evidence.files import (
     as_json,
     check_plain,
     from_json_number,
-    in_file,
     parse_json,
     read_plain,
     read_sealed,
@@ -195,19 +194,17 @@ class Inner(Facts):
 class Outer(Facts):
     count: int
     share: float | None = None
-    renamed: int = field(default=0, metadata=in_file("old"))
     inner: tuple[Inner, ...] = ()
     one: Inner | None = None
     points: tuple[tuple[int, float], ...] = ()
-    bound: float = field(default=math.nan, metadata=in_file(null=math.inf))
+    bound: float = field(default=math.nan, metadata={"null": math.inf})
 
 
 def test_facts_are_plain_json_and_read_by_the_types_of_their_fields() -> None:
-    facts = Outer(1, math.inf, 2, (Inner(), Inner(1.0)), Inner(2.0), ((1, 0.5), (2, math.inf)), 3.0)
+    facts = Outer(1, math.inf, (Inner(), Inner(1.0)), Inner(2.0), ((1, 0.5), (2, math.inf)), 3.0)
     written = {
         "count": 1,
         "share": "infinity",
-        "old": 2,
         "inner": [{"value": "infinity"}, {"value": 1.0}],
         "one": {"value": 2.0},
         "points": [[1, 0.5], [2, "infinity"]],
@@ -218,9 +215,7 @@ def test_facts_are_plain_json_and_read_by_the_types_of_their_fields() -> None:
 
 
 def test_facts_of_other_versions_may_hold_more_or_less() -> None:
-    assert Outer.from_json({"count": 1, "old": 2, "later": 3, "one": None, "bound": None}) == Outer(
-        1, None, 2, bound=math.inf
-    )
+    assert Outer.from_json({"count": 1, "later": 3, "one": None, "bound": None}) == Outer(1, None, bound=math.inf)
     for broken in ({}, {"count": None}, {"count": 1, "one": 3}, {"count": 1, "inner": 3}):
         with pytest.raises(TypeError):
             Outer.from_json(broken)

@@ -28,19 +28,6 @@ def test_runs_are_compared_and_the_page_is_named(sotto, stub, capsys, tmp_path):
     assert capsys.readouterr().out.endswith(f"\n{page}\n")
 
 
-def test_a_table_is_printed_that_fits_a_narrow_terminal(sotto, stub, capsys, monkeypatch):
-    stub(COMPARE, FOUND)
-    write = stub(WRITE)
-    monkeypatch.setenv("COLUMNS", "80")
-    sotto(["compare", "one"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("Measured on about 200 held-out users")
-    cells = ["an-experime…-long-name-2", "6, δ = 1e-5", "15.75% ± 0.42", "120.5", "60 of 60"]
-    assert [cell.strip() for cell in lines[2].split("  ") if cell] == cells
-    assert lines[-1] == "Seeded secrets: of one."
-    assert write.calls == []
-
-
 def test_json_needs_no_page(stub, answer):
     compare, write = stub(COMPARE, FOUND), stub(WRITE)
     assert answer("compare", "one") == {"runs": []}

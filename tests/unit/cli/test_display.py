@@ -114,14 +114,6 @@ BASELINES = Baselines("base english", score(200, 0.117, 0.2, 0.3, 180.0), "text"
 SCORES = Evaluation(200, 900, 0.123, 0.2, 0.3, 0.1, 210.0, 200.0, 0.05)
 
 
-def test_a_line_has_loss_accuracy_next_to_the_baselines_and_the_time_left(capsys):
-    with progress_of_rounds("run") as show:
-        show(Progress(0, 40, 0.0, 8.0, 0, 0.0, None, None, 4000.0, BASELINES))
-        show(Progress(10, 40, 2.5, 8.0, 50, 5.0, SCORES, 5.312, 3725.0, BASELINES))
-    line = "run: round 10 of 40  ε 2.5 of 8  loss 5.31  top-1 12.3% (start 11.7%, “.” 5.0%)  1:02:05 left"
-    assert capsys.readouterr().err.splitlines()[1:] == [line]
-
-
 def test_on_a_terminal_the_time_left_is_there_before_the_first_round_and_counts_down(monkeypatch):
     terminal, now = FakeTerminal(), 100.0
     monkeypatch.setattr(sys, "stderr", terminal)

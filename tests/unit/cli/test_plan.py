@@ -64,23 +64,6 @@ def mine(tmp_path):
     return path
 
 
-def test_a_recipe_is_timed_and_planned(mine, stub, sotto, capsys):
-    timed = stub("sottovoce.commands.bench.users_per_second", 10.0)
-    sotto(["plan", str(mine), "--tokens-per-user", "160"])
-    out, err = capsys.readouterr()
-    assert timed.places[1] == 160
-    assert "timing this machine" in err
-    assert max(map(len, out[: out.index("The recipe (*)")].splitlines()[1:])) <= 80  # the first has a path
-    assert "…" not in out
-    assert "shorter: --set run.rounds=10 (about a quarter of the time, the same ε; usually less accurate)" in out
-    assert "h:mm:ss" in out
-    assert " 0:33:20 " in out
-    assert "\nTime: at 10 users a second, timed here with 160 tokens a user" in out
-    assert "Gboard" in out
-    assert "Apple" in out
-    assert f"next: sotto train {mine} --out RUN" in out
-
-
 def test_users_are_timed_with_as_many_tokens_as_the_store_keeps(mine, stub, sotto, capsys, tmp_path):
     timed = stub("sottovoce.commands.bench.users_per_second", 10.0)
     sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'none'}"])
@@ -99,28 +82,6 @@ def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, 
     assert found["users_per_second"] == rate
     assert (found["choices"][0]["hours"] is None) == (rate is None)
     assert len(found["others"]) == 2
-
-
-def test_without_a_rate_a_plan_says_so(mine, sotto, capsys):
-    sotto(["plan", str(mine), "--no-bench", "--from", "none", "--set", "data.store=my store"])
-    out = capsys.readouterr().out
-    assert "not known without a rate" in out
-    columns = next(line for line in out.splitlines() if "cohort" in line)
-    assert columns.split() == ["ε", "cohort", "rounds", "z", "σ"], "empty columns are left out"
-    assert "\nz: noise multiplier" in out
-    assert "\nσ: standard deviation" in out
-    assert out.endswith(f"next: sotto train {mine} --from none --out RUN --set 'data.store=my store'\n")
-
-
-@pytest.mark.slow
-def test_an_adapter_is_compared_with_all_of_the_model(mine, sotto, capsys):
-    sotto(["plan", str(mine), "--no-bench", "--set", "model.adapter_rank=8"])
-    out = capsys.readouterr().out
-    table = out[out.index("What is trained") :].splitlines()
-    assert table[2].split()[:2] == ["all", "1,346,144"]
-    assert table[3].split()[:2] == ["adapter", "2,816"]
-    assert max(map(len, table[:6])) <= 120
-    assert "…" not in out
 
 
 @pytest.mark.parametrize(
@@ -153,17 +114,9 @@ def found(noise, *_):
     return Identity() if noise == "independent" else Banded((1.0,))
 
 
-def test_kinds_of_noise_are_compared(sotto, capsys, monkeypatch):
-    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", found)
-    sotto([*SIZES, "--noise-multiplier", "0.6", "--sampling", "in_turn", "--noise", "banded"])
-    out = capsys.readouterr().out
-    for words in ("correlated (banded)", "At the same ε", "sensitivity of √4", "poisson", "* banded", "27 or more"):
-        assert words in out
-    assert "ε by round" not in out
-
-
 def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
-    monkeypatch.setattr("sottovoce.planning.strategy.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.compare_noise.find_matrix", found)
+    monkeypatch.setattr("sottovoce.planning.plan.find_matrix", found)
     more = ["--sampling", "min_separation", "--min-separation", "9", "--participations", "5", "--noise", "banded"]
     made = answer(*SIZES, "--epsilon", "8", *more)
     joins = {name: made[name] for name in ("noise", "min_separation", "participations", "strategy")}
@@ -191,26 +144,7 @@ def test_a_cohort_is_not_found_for_correlated_noise():
         Training(noise_std=0.1, clip_norm=1.0, noise="banded").with_cohort()
 
 
-EXAMPLES = [*SIZES, "--examples-per-user", "9"]
-
-
-@pytest.mark.slow
-def test_sampled_examples_are_compared_with_sampled_users(sotto, answer, capsys):
-    sotto([*EXAMPLES, "--epsilon", "4"])
-    shown = capsys.readouterr().out
-    assert "100 of 24,300 places" in shown
-    assert "and 100 gradients of examples a round" in shown
-    assert "Less noise, whatever the text: users, one example each." in shown
-    made = answer(*EXAMPLES, "--epsilon", "4")
-    assert made["examples_per_user"] == 9
-    assert [level["sampled"] for level in made["levels"]] == ["examples", "users", "users", "users"]
-
-
 def test_the_best_of_several_runs_is_shown_beside_one_and_all(capsys):
-    plan(delta=[1e-6], training=Training(users=100, cohort=100, rounds=4, noise_multiplier=1.2, select=8))
-    shown = " ".join(capsys.readouterr().out.split())
-    for words in ("one run", "best of 8 on average, logarithmic", "all 8", "stays secret"):
-        assert words in shown
     plan(delta=[1e-6], training=Training(users=100, cohort=100, rounds=4, noise_multiplier=1.2, select=8), json=True)
     found = json.loads(capsys.readouterr().out)["selection"]
     assert [one["distribution"] for one in found["choosing"]] == ["logarithmic", "geometric", "poisson"]

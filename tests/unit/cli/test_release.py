@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,33 +58,14 @@ def test_a_release_shows_its_plan_its_check_and_its_audits(sotto, release, capsy
     sotto(["release", "run", "--out", "out", "--yes", *given])
     names = {"most_exposure": 8.0, "require_audit": True, "publication": Publication("mit", "de", Path("k"))}
     assert release == [((Path("run"), Path("out")), rehearsal, names) for rehearsal in (True, False)]
-    out, err = capsys.readouterr()
-    assert err == "writing out: signing, and checking it as `sotto verify` does ...\n"
-    lines = out.splitlines()
-    assert lines[:4] == [
-        "to be released: out, with ε = 2 at δ = 1e-6", "files: README.md", "note: no ONNX", "signed by: SHA256:a",
-    ]  # fmt: skip
-    assert lines[5:7] == ["released: out", "anyone who has it checks it with: sotto verify out"]
-    assert lines[7].startswith("audit by rounds: passed; it ")
-    assert lines[8] == "audit by canaries: not run"
-    assert "secrets of run are erased" in lines[9]
-
-
-def test_what_takes_long_is_said_but_not_beside_json(sotto, monkeypatch, capsys):
-    plan = replace(PLAN, files=("README.md", "onnx/"))
-    monkeypatch.setattr(RELEASE, lambda *places, dry_run, **names: plan if dry_run else RELEASED)
-    sotto(["release", "run", "--out", "out", "--yes"])
-    assert "writing out: writing ONNX, signing" in capsys.readouterr().err
-    sotto(["release", "run", "--out", "out", "--yes", "--json"])
-    assert capsys.readouterr().err == ""
-
-
-def test_a_second_release_is_a_further_copy(sotto, monkeypatch, capsys):
-    monkeypatch.setattr(RELEASE, lambda *places, dry_run, **names: replace(PLAN if dry_run else RELEASED, again=True))
-    sotto(["release", "run", "--out", "out", "--yes"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[4].endswith("; run was released before, and its secrets are erased already: this is a further copy")
-    assert lines[-1] == "a further copy: run was released before, and its secrets were erased then"
+    out = capsys.readouterr().out
+    for words in (
+        "with ε = 2 at δ = 1e-6",
+        "files: README.md",
+        "checks it with: sotto verify out",
+        "canaries: not run",
+    ):
+        assert words in out
 
 
 def test_a_rehearsal_releases_nothing(sotto, release, capsys):

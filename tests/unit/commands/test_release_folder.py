@@ -90,12 +90,6 @@ def test_the_card_has_the_architecture_and_the_recipe_no_path(run, tmp_path):
         assert str(tmp_path).encode() not in path.read_bytes()
 
 
-def test_the_readme_has_the_licence_and_the_language(run, tmp_path):
-    write(run, tmp_path, Publication("mit", "de"))
-    text = (tmp_path / "draft/README.md").read_text()
-    assert text.startswith('---\nlicense: "mit"\nlanguage: "de"\nlibrary_name')
-
-
 def test_the_readme_asks_in_the_language_of_the_words(begun, tmp_path, tiny_store):
     known = "wie geht es das wetter ist wir sehen uns um viel hast du lust red"
     words = Vocabulary.from_words(known.split(), language="de")

@@ -53,7 +53,7 @@ def as_json(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Facts:
-    """A dataclass with a form in JSON, read by the types of its fields. A field may have another name in files.
+    """A dataclass with a form in JSON, read by the types of its fields.
 
     A `sparse` class writes a field whose default is None, False or () only where it has another value.
     """
@@ -65,21 +65,18 @@ class Facts:
 
     def to_json(self) -> Json:
         written = [(each, getattr(self, each.name)) for each in fields(self)]
-        return {_key(each): as_json(value) for each, value in written if not self._is_left_out(each, value)}
+        return {each.name: as_json(value) for each, value in written if not self._is_left_out(each, value)}
 
     def _is_left_out(self, field: Field[Any], value: Any) -> bool:
         return self._sparse and value == field.default and (value is None or value is False or value == ())
-
-    def by_key(self) -> dict[str, Any]:
-        """All fields, under the names that they have in files."""
-        return {_key(each): getattr(self, each.name) for each in fields(self)}
 
     @classmethod
     def from_json(cls, values: Json) -> Self:
         """Of a JSON object, what there are fields for. A TypeError where one that has no default is missing."""
         kinds = get_type_hints(cls)
-        known = [each for each in fields(cls) if _key(each) in values]
-        return cls(**{each.name: _read(kinds[each.name], values[_key(each)], _null(each)) for each in known})
+        known = [each for each in fields(cls) if each.name in values]
+        nulls = {each.name: each.metadata.get("null", math.nan) for each in known}
+        return cls(**{name: _read(kinds[name], values[name], null) for name, null in nulls.items()})
 
 
 _NAMES = {int: "a whole number", str: "a text", bool: "true or false"}
@@ -102,19 +99,6 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
     if kind in _NAMES and type(value) is not kind:
         raise TypeError(f"{value!a:.80} is not {_NAMES[kind]}")
     return from_json_number(value, null=null) if kind is float else value
-
-
-def in_file(key: str = "", *, null: float = math.nan) -> Json:
-    """The metadata of a field that is called `key` in files, or in which null stands for another number than NaN."""
-    return {"key": key, "null": null}
-
-
-def _key(field: Field[Any]) -> str:
-    return field.metadata.get("key") or field.name
-
-
-def _null(field: Field[Any]) -> float:
-    return field.metadata.get("null", math.nan)
 
 
 def open_plain(path: Path, most: float = math.inf) -> BufferedReader:

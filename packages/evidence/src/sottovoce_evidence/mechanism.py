@@ -16,6 +16,7 @@ import numpy as np
 
 from sottovoce_evidence import bounds, sampling
 from sottovoce_evidence.accounting import DEFAULT_ACCOUNTANT
+from sottovoce_evidence.accounting.composition import Spent
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian, Covered, Event, NonPrivate
 from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix
 from sottovoce_evidence.adaptive import QuantileTracking
@@ -290,6 +291,24 @@ def mechanism_of(
         participation=sampler.participation(recipe.run.rounds) if correlated else None,
         devices=device_noise_of(recipe, sampler),
     )
+
+
+def charges_of(recipe: Recipe, noise_multiplier: float = 1.0) -> Spent:
+    """What a private run costs: at z = 1, what is scaled to find the noise for an ε.
+
+    It depends on the noise alone, not on the clip or the model. Whatever the strategy matrix is, z is the noise over
+    the sensitivity that the run has with it: it may be found later.
+    """
+    privacy, sampler = recipe.privacy, sampler_of(recipe)
+    if privacy.noise != Identity.kind:
+        participation = sampler.participation(recipe.run.rounds)
+        assert participation is not None  # a rule refuses correlated noise of other samplers
+        matrix = matrix_of(privacy) if privacy.noise_coefficients else Identity()
+        return [(CorrelatedGaussian(noise_multiplier, matrix, participation), 1)]
+    stretches = build_schedule(privacy.noise_schedule).stretches(recipe.run.rounds)
+    spent = sampler.events([(noise_multiplier * factor, count) for factor, count in stretches])
+    devices = device_noise_of(recipe, sampler)
+    return spent if devices is None else devices.charged(spent)
 
 
 def sampler_of(recipe: Recipe, kinds: Kinds = NUMBERS) -> Any:

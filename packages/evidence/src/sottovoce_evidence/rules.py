@@ -14,6 +14,7 @@ from sottovoce_evidence.accounting.events import MOST_EXAMPLES
 from sottovoce_evidence.errors import plain_number
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, accountant_of
 from sottovoce_evidence.recipe import Privacy, Recipe
+from sottovoce_evidence.sampling import Sampling
 
 MOST_PLACES = 2**32  # of examples: what an example draws for itself is keyed by its number, of 32 bits
 
@@ -23,7 +24,9 @@ def guarantee_rules(recipe: Recipe, before: accounting.Spent = (), kinds: Kinds 
     yield from method(recipe)
     yield from examples(recipe)
     yield from clip(recipe.privacy, kinds)
-    yield from correlated(recipe.privacy, kinds)
+    sampler = kinds.samplers[recipe.privacy.sampling]
+    yield from separation(recipe.privacy, recipe.run.rounds, sampler)
+    yield from correlated(recipe.privacy, sampler)
     yield from private(recipe.privacy, before, kinds)
     yield from federation(recipe, kinds)
 
@@ -71,7 +74,29 @@ def clip(privacy: Privacy, kinds: Kinds) -> Iterator[str]:
         yield "privacy.clip_weighted bounds w·Δ, enough for the fixed denominator only; use fixed_denominator"
 
 
-def correlated(privacy: Privacy, kinds: Kinds) -> Iterator[str]:
+def separation(privacy: Privacy, rounds: int, sampler: type[Sampling]) -> Iterator[str]:
+    """How often, and how close together, one user joins."""
+    b, k, cohort, users = privacy.min_separation, privacy.participations, privacy.cohort, privacy.users
+    if not sampler.takes("min_separation"):
+        for key, value in (("min_separation", b), ("participations", k)):
+            if value:
+                yield f"privacy.{key}={value} is for privacy.sampling='min_separation', not {privacy.sampling!r}"
+        return
+    most = f"at most users / cohort = {int(users // cohort)}"
+    if b < 1:
+        yield f"privacy.min_separation is not set: the fewest rounds from one that a user joins to the next, {most}"
+    if b * cohort > users:
+        needs = f"{b} cohorts of {cohort:g} different users, and {users} are declared"
+        yield f"privacy.min_separation={b} needs {needs}; use {most}"
+    if b > rounds:
+        yield f"privacy.min_separation={b} is more than run.rounds={rounds}, so that nobody joins twice; use {rounds}"
+    if k and k * users < rounds * cohort:
+        cohorts = f"{rounds} cohorts of {cohort:g} are {rounds * cohort:g} user updates, and {users} users"
+        least = math.ceil(rounds * cohort / users)
+        yield f"privacy.participations={k}: {cohorts} give {k * users} at most; use {least} or more, or fewer rounds"
+
+
+def correlated(privacy: Privacy, sampler: type[Sampling]) -> Iterator[str]:
     """Noise that is correlated over rounds."""
     noise, plain = privacy.noise, Privacy()
     own = {"noise_bands": ("banded",), "noise_buffers": ("blt",), "noise_decays": ("blt",)}
@@ -84,7 +109,7 @@ def correlated(privacy: Privacy, kinds: Kinds) -> Iterator[str]:
         return
     if privacy.mode == "experiment":
         yield f"privacy.noise={noise!r} is for private runs; an experiment has independent noise"
-    if kinds.samplers[privacy.sampling].amplifies:
+    if sampler.amplifies:
         needs = "needs to know how often and how close together a user joins: use 'in_turn' or 'min_separation'"
         yield f"privacy.noise={noise!r} {needs} as privacy.sampling, not {privacy.sampling!r}"
     for key in ("noise_schedule", "clip_schedule", "adaptive_quantile"):

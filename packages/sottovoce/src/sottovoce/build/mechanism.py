@@ -16,14 +16,13 @@ from sottovoce_evidence.accounting.matrices import Identity
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.mechanism import (
     accountant_of,
+    charges_of,
     device_noise_of,
-    matrix_of,
     mechanism_of,
     sampler_of,
     settings_of,
 )
 from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.schedule import build_schedule
 
 
 def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -> Recipe:
@@ -67,12 +66,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
         recipe = recipe.replace(privacy=settings_of(found))
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
-        # At z = 1: what a run costs depends on the noise alone, not on the clip or the model.
-        shape = sampler.events(build_schedule(privacy.noise_schedule).stretches(recipe.run.rounds))
-        if devices is not None:
-            shape = devices.charged(shape)
-        if participation is not None:
-            shape = [(accounting.CorrelatedGaussian(1.0, matrix_of(recipe.privacy), participation), 1)]
+        shape = charges_of(recipe)
         found = accounting.calibrate(shape, privacy.epsilon, privacy.delta, accountant, before=before)
         # The noise of devices is part of it: more of that than ε asks for makes it smaller.
         found = max(found, recipe.federation.server_noise_multiplier or 0.0)

@@ -6,7 +6,6 @@ Builders do not refuse; they call `check` first. The range of a single value is 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -41,16 +40,17 @@ def check(rules: Iterator[str]) -> None:
 def recipe_rules(recipe: Recipe, processes: int = 1, before: accounting.Spent = ()) -> Iterator[str]:
     """Rules of a recipe alone. `before` was spent on the store's vocabulary."""
     # Only the first sentence is shown, so the order is from what is trained to how it is done.
+    sampler = SAMPLERS[recipe.privacy.sampling]
     yield from model_keys(recipe.model)
     yield from guarantee.method(recipe)
     yield from guarantee.examples(recipe)
     if recipe.run.algorithm == "els" and processes > 1:
         yield "run.algorithm='els' trains in one process; remove the others"
     yield from _cohort(recipe.privacy)
-    yield from _separation(recipe.privacy, recipe.run.rounds)
+    yield from guarantee.separation(recipe.privacy, recipe.run.rounds, sampler)
     yield from _schedules(recipe)
     yield from guarantee.clip(recipe.privacy, KINDS)
-    yield from guarantee.correlated(recipe.privacy, KINDS)
+    yield from guarantee.correlated(recipe.privacy, sampler)
     if recipe.privacy.mode == "experiment":
         yield from _experiment(recipe.privacy)
     if recipe.privacy.mode == "private":
@@ -89,28 +89,6 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
         yield f"privacy.cohort={cohort:g} must be a whole number unless privacy.sampling='poisson'"
     if fixed_size and cohort > users:
         yield f"privacy.cohort={cohort:g} must be at most the declared privacy.users={users}"
-
-
-def _separation(privacy: Privacy, rounds: int) -> Iterator[str]:
-    """How often, and how close together, one user joins."""
-    b, k, cohort, users = privacy.min_separation, privacy.participations, privacy.cohort, privacy.users
-    if not SAMPLERS[privacy.sampling].takes("min_separation"):
-        for key, value in (("min_separation", b), ("participations", k)):
-            if value:
-                yield f"privacy.{key}={value} is for privacy.sampling='min_separation', not {privacy.sampling!r}"
-        return
-    most = f"at most users / cohort = {int(users // cohort)}"
-    if b < 1:
-        yield f"privacy.min_separation is not set: the fewest rounds from one that a user joins to the next, {most}"
-    if b * cohort > users:
-        needs = f"{b} cohorts of {cohort:g} different users, and {users} are declared"
-        yield f"privacy.min_separation={b} needs {needs}; use {most}"
-    if b > rounds:
-        yield f"privacy.min_separation={b} is more than run.rounds={rounds}, so that nobody joins twice; use {rounds}"
-    if k and k * users < rounds * cohort:
-        cohorts = f"{rounds} cohorts of {cohort:g} are {rounds * cohort:g} user updates, and {users} users"
-        least = math.ceil(rounds * cohort / users)
-        yield f"privacy.participations={k}: {cohorts} give {k * users} at most; use {least} or more, or fewer rounds"
 
 
 def _schedules(recipe: Recipe) -> Iterator[str]:

@@ -225,16 +225,6 @@ class Store:
         return f"<Store {where}: {users} of at most {self.tokens_per_user:,} tokens>"
 
     @property
-    def not_covered(self) -> tuple[str, ...]:
-        """What a statement lists as not covered because of how records became users."""
-        found = {
-            f"what up to {self.owners_per_record} people own together: it is in the text of each of "
-            "them": self.owners_per_record > 1,
-            "a person with several records: every record counts as one user": self.every_record_is_a_user,
-        }
-        return tuple(sentence for sentence, applies in found.items() if applies)
-
-    @property
     def users(self) -> int:
         return self.rows.count
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Self
 
 from sottovoce_evidence.errors import DamagedRun, count_of
-from sottovoce_evidence.files import Facts, Json, in_file
+from sottovoce_evidence.files import Facts, Json
 
 
 def coarse_count(people: int) -> int:
@@ -31,8 +31,8 @@ class Evaluation(Facts):
     top3: float
     top5: float
     top1_words: float | None  # over whole words: no marks, no EOS; words outside the vocabulary are mistakes
-    perplexity: float = field(metadata=in_file(null=math.inf))  # per token
-    perplexity_in_vocabulary: float = field(metadata=in_file(null=math.inf))  # over targets that are in the vocabulary
+    perplexity: float = field(metadata={"null": math.inf})  # per token
+    perplexity_in_vocabulary: float = field(metadata={"null": math.inf})  # over targets that are in the vocabulary
     oov_rate: float | None  # None where a tokenizer can write everything
     bits_per_byte: float | None = None  # None where the length of the text is not known
     bytes: int = 0  # of the text without white space; 0: not known, or not told

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
-from sottovoce.planning.plan import Plan
-from sottovoce.planning.strategy import NoiseChoice
+from sottovoce.planning.plan import BUFFERS, Plan
+from sottovoce.privacy.matrix_search import find_matrix
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
 from sottovoce_evidence.accounting.matrices import MATRICES, Identity, Participation, StrategyMatrix
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Facts
-from sottovoce_evidence.sampling import build_sampler
+from sottovoce_evidence.sampling import Poisson
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,10 @@ def compare_noise(plan: Plan) -> list[Compared]:
     z = plan.noise_multiplier
     if plan.noise == Identity.kind:
         z /= Identity().sensitivity(joining)
-    chosen = NoiseChoice(plan.sampling, noise=plan.noise, bands=plan.bands, buffers=plan.buffers)
     found = []
     for kind in MATRICES:
-        own = chosen if kind == plan.noise else NoiseChoice(plan.sampling, noise=kind)
-        found.append(_row(kind, plan.sampling, lambda own=own: own.matrix(joining), z, joining))
+        sizes = (plan.bands or 0, plan.buffers or BUFFERS) if kind == plan.noise else (0, BUFFERS)
+        found.append(_row(kind, plan.sampling, partial(find_matrix, kind, joining, *sizes), z, joining))
     return [*found, _poisson(plan, z, joining)]
 
 
@@ -60,7 +60,7 @@ def _row(kind: str, sampling: str, search: Callable[[], StrategyMatrix], z: floa
 
 def _poisson(plan: Plan, z: float, joining: Participation) -> Compared:
     run = CorrelatedGaussian(z, Identity(), joining)
-    sampler = build_sampler("poisson", cohort=plan.cohort, users=plan.users)
+    sampler = Poisson(plan.cohort / plan.users)
     try:
         epsilon = accounting.epsilon([(run, 1)], plan.delta)
         own = accounting.calibrate(sampler.events([(1.0, plan.rounds)]), epsilon, plan.delta)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
-from sottovoce.planning.plan import check_numbers, noise_std, privacy_warnings
+from sottovoce.planning.plan import check_numbers, privacy_warnings
 from sottovoce.planning.trained import Sizes, TrainedPart, compare_parts
 from sottovoce_evidence import accounting
-from sottovoce_evidence.accounting import CorrelatedGaussian
-from sottovoce_evidence.accounting.matrices import Identity, Participation
-from sottovoce_evidence.device_noise import STEPS, DeviceNoise, how_often
+from sottovoce_evidence.accounting.matrices import Identity
+from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts
+from sottovoce_evidence.mechanism import Mechanism, accountant_of, charges_of, mechanism_of
 from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.sampling import Examples, Sampling, build_sampler
-from sottovoce_evidence.schedule import build_schedule
+from sottovoce_evidence.rules import correlated
+from sottovoce_evidence.sampling import SAMPLERS
 
 LONG = 20 * 60  # seconds: a plan then names a shorter run
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
@@ -78,95 +79,6 @@ class Grid(Facts):
         return replace(self, users_per_second=users_per_second, choices=choices)
 
 
-@dataclass(frozen=True)
-class _Costs:
-    """ε and noise of a recipe with other cohorts and other noise."""
-
-    recipe: Recipe
-
-    @property
-    def accountant(self) -> str:
-        chosen = self.recipe.privacy.accountant
-        return accounting.DEFAULT_ACCOUNTANT if chosen == "auto" else chosen
-
-    def device_noise(self, cohort: float, noise_multiplier: float = 1.0) -> DeviceNoise | None:
-        """The noise that devices add, if they do."""
-        declared = self.recipe.federation
-        if declared.noise == "server":
-            return None
-        z = declared.server_noise_multiplier or noise_multiplier
-        most = how_often(self.sampler(cohort), self.recipe.run.rounds, declared.participations)
-        return DeviceNoise(z, declared.survivors, declared.colluding, most)
-
-    def epsilon_server(self, cohort: float, noise_multiplier: float) -> float | None:
-        """ε against the server, where devices add noise."""
-        devices = self.device_noise(cohort, noise_multiplier)
-        if devices is None:
-            return None
-        return accounting.epsilon(devices.against_server, self.recipe.privacy.delta, self.accountant)
-
-    def sampler(self, cohort: float) -> Sampling:
-        privacy, rounds = self.recipe.privacy, self.recipe.run.rounds
-        if self.recipe.run.algorithm == "els":
-            return Examples(cohort / privacy.places, privacy.examples_per_user)
-        participation = None
-        if privacy.min_separation:
-            # A larger cohort leaves fewer users free, and fewer rounds have less room.
-            fits = max(1, min(privacy.min_separation, int(privacy.users // cohort), rounds))
-            most = max(privacy.participations, math.ceil(rounds * cohort / privacy.users))
-            participation = Participation(rounds, fits, most if privacy.participations else rounds)
-        silos = self.recipe.federation.max_silos
-        return build_sampler(
-            privacy.sampling, cohort=cohort, users=privacy.users, participation=participation, silos=silos
-        )
-
-    @property
-    def relation(self) -> str:
-        return self.events(self.recipe.privacy.cohort)[0][0].relation
-
-    @property
-    def correlated(self) -> bool:
-        return self.recipe.privacy.noise != Identity.kind
-
-    def events(self, cohort: float, noise_multiplier: float = 1.0) -> accounting.Spent:
-        if self.correlated:
-            joining = self.sampler(cohort).participation(self.recipe.run.rounds)
-            if joining is None:
-                raise SottoError(
-                    f"privacy.noise={self.recipe.privacy.noise!r} needs privacy.sampling 'in_turn' or 'min_separation'"
-                )
-            # Whatever the strategy matrix is: z is the noise over the sensitivity that the run has with it.
-            return [(CorrelatedGaussian(noise_multiplier, Identity(), joining), 1)]
-        factors = build_schedule(self.recipe.privacy.noise_schedule).stretches(self.recipe.run.rounds)
-        spent = self.sampler(cohort).events([(noise_multiplier * factor, count) for factor, count in factors])
-        devices = self.device_noise(cohort, noise_multiplier)
-        return spent if devices is None else devices.charged(spent)
-
-    def noise_multiplier(self, cohort: float, epsilon: float) -> float:
-        return accounting.calibrate(self.events(cohort), epsilon, self.recipe.privacy.delta, self.accountant)
-
-    def epsilon(self, cohort: float, noise_multiplier: float, replaced: bool = False) -> float:
-        spent = self.events(cohort, noise_multiplier)
-        return accounting.epsilon(spent, self.recipe.privacy.delta, self.accountant, replaced=replaced)
-
-    def noise_std(self, cohort: float, noise_multiplier: float) -> float | None:
-        """σ of the first round, as a run has it."""
-        privacy = self.recipe.privacy
-        if privacy.adaptive_quantile is not None or self.correlated:
-            return None
-        first = noise_multiplier * build_schedule(privacy.noise_schedule)(1)
-        if devices := self.device_noise(cohort, first):
-            first = devices.drawn_at_once(first, STEPS) / STEPS
-        return noise_std(replace(privacy, clip_norm=self.clip_norm), cohort, first)
-
-    @property
-    def clip_norm(self) -> float:
-        """S of the first round."""
-        privacy = self.recipe.privacy
-        whole = math.hypot(*privacy.layer_clip_norms) if privacy.layer_clip_norms else privacy.clip_norm
-        return whole * build_schedule(privacy.clip_schedule, privacy.clip_path)(1)
-
-
 def plan_recipe(recipe: Recipe) -> Grid:
     """What a recipe would cost, and what else could be chosen: ε from 1 to 8, half or twice its cohort, fewer rounds.
 
@@ -176,33 +88,44 @@ def plan_recipe(recipe: Recipe) -> Grid:
         recipe: that of a private run; its store is not read.
     """
     _check(recipe)
-    privacy, costs = recipe.privacy, _Costs(recipe)
-    z, epsilons = privacy.noise_multiplier, set(EPSILONS)
-    if z is None:
+    recipe = _of_size(recipe, recipe.privacy.cohort, recipe.run.rounds)
+    privacy, accountant, epsilons = recipe.privacy, accountant_of(recipe.privacy), set(EPSILONS)
+    shape = charges_of(recipe)
+    relation = shape[0][0].relation
+    accounting.check(accountant, relation)
+    accounting.check_events(accountant, [event for event, _ in shape])
+    if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
         epsilons.add(privacy.epsilon)
-        z = costs.noise_multiplier(privacy.cohort, privacy.epsilon)
-    epsilon = costs.epsilon(privacy.cohort, z)
+        recipe = _with_noise(recipe, privacy.epsilon)
+    # Of one round: a strategy matrix is not searched for.
+    mechanism = mechanism_of(recipe.replace(privacy={"noise": Identity.kind}))
+    spent = charges_of(recipe, mechanism.noise_multiplier)
+    epsilon = accounting.epsilon(spent, privacy.delta, accountant)
+    replaced = server = None  # the moments accountant has none
+    if accountant != "moments":
+        replaced = accounting.epsilon(spent, privacy.delta, accountant, replaced=True)
+    if mechanism.devices is not None:
+        server = accounting.epsilon(mechanism.against_server, privacy.delta, accountant)
     planned, cohort = recipe.run.rounds, round(privacy.cohort)
     cohorts = sorted({min(privacy.places, max(1, round(privacy.cohort * times))) for times in COHORTS})
     fewer = sorted({max(1, round(planned * times)) for times in FEWER_ROUNDS} - {planned})
-    noise_std = costs.noise_std(privacy.cohort, z)
     sizes = [*((each, planned) for each in cohorts), *((cohort, each) for each in fewer)]
     return Grid(
         users=privacy.users,
-        cohort=round(privacy.cohort),
-        rounds=recipe.run.rounds,
+        cohort=cohort,
+        rounds=planned,
         delta=privacy.delta,
         epsilon=epsilon,
-        epsilon_replaced=None if costs.accountant == "moments" else costs.epsilon(privacy.cohort, z, replaced=True),
-        relation=costs.relation,
-        accountant=accounting.accountant_name(costs.accountant),
+        epsilon_replaced=replaced,
+        relation=relation,
+        accountant=accounting.accountant_name(accountant),
         users_per_second=None,
         choices=[_choice(recipe, size, each) for size in sizes for each in sorted(epsilons)],
         warnings=privacy_warnings(privacy.users, privacy.delta, epsilon),
-        noise_std=noise_std,
-        clip_norm=costs.clip_norm,
-        epsilon_server=costs.epsilon_server(privacy.cohort, z),
+        noise_std=_noise_std(recipe),
+        clip_norm=mechanism.sampler.most_updates * joint_norm(_clip_norms(mechanism)),
+        epsilon_server=server,
     )
 
 
@@ -220,11 +143,44 @@ def fewest_rounds(recipe: Recipe) -> Choice:
 
 def _choice(recipe: Recipe, size: tuple[int, int], epsilon: float) -> Choice:
     cohort, rounds = size
-    recipe = recipe.replace(privacy={"cohort": cohort}, run={"rounds": rounds})
-    costs = _Costs(recipe)
-    z = costs.noise_multiplier(cohort, epsilon)
-    std = costs.noise_std(cohort, z)
-    return Choice(epsilon, cohort, rounds, z, std, None)
+    found = _with_noise(_of_size(recipe, cohort, rounds), epsilon)
+    assert found.privacy.noise_multiplier is not None
+    return Choice(epsilon, cohort, rounds, found.privacy.noise_multiplier, _noise_std(found), None)
+
+
+def _of_size(recipe: Recipe, cohort: float, rounds: int) -> Recipe:
+    """The same with another cohort and other rounds: with the separation that these allow."""
+    privacy = recipe.privacy
+    changes: dict[str, Any] = {"cohort": cohort}
+    if recipe.run.algorithm == "els":
+        changes["sampling"] = "examples"
+    if privacy.min_separation:
+        # A larger cohort leaves fewer users free, and fewer rounds have less room.
+        changes["min_separation"] = max(1, min(privacy.min_separation, int(privacy.users // cohort), rounds))
+    if privacy.participations:
+        changes["participations"] = max(privacy.participations, math.ceil(rounds * cohort / privacy.users))
+    return recipe.replace(privacy=changes, run={"rounds": rounds})
+
+
+def _with_noise(recipe: Recipe, epsilon: float) -> Recipe:
+    """The same with the noise for an ε."""
+    privacy = recipe.privacy
+    found = accounting.calibrate(charges_of(recipe), epsilon, privacy.delta, accountant_of(privacy))
+    found = max(found, recipe.federation.server_noise_multiplier or 0.0)
+    return recipe.replace(privacy={"noise_multiplier": found})
+
+
+def _noise_std(recipe: Recipe) -> float | None:
+    """σ of the first round, as a run has it."""
+    if recipe.privacy.adaptive_quantile is not None or recipe.privacy.noise != Identity.kind:
+        return None
+    mechanism = mechanism_of(recipe)
+    return mechanism.noise_std(1, _clip_norms(mechanism))[0]
+
+
+def _clip_norms(mechanism: Mechanism) -> list[float]:
+    """Of the first round."""
+    return [norm * mechanism.clip_schedule(1) for norm in mechanism.clipping.clip_norms]
 
 
 def _check(recipe: Recipe) -> None:
@@ -244,6 +200,5 @@ def _check(recipe: Recipe) -> None:
     if recipe.run.algorithm == "els" and not privacy.examples_per_user:
         raise SottoError("privacy.examples_per_user is not set, and run.algorithm='els' needs it; set it in the recipe")
     check_numbers(privacy.places, max(1, round(privacy.cohort)), recipe.run.rounds)
-    costs = _Costs(recipe)
-    accounting.check(costs.accountant, costs.relation)
-    accounting.check_events(costs.accountant, [event for event, _ in costs.events(privacy.cohort)])
+    for sentence in correlated(privacy, SAMPLERS[privacy.sampling]):
+        raise SottoError(sentence)

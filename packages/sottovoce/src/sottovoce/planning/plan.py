@@ -5,21 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from sottovoce.data.census import few_users
-from sottovoce.planning.strategy import NoiseChoice, figures_of
 from sottovoce.planning.trained import BYTES_PER_PARAMETER, Sizes, TrainedPart, compare_parts
+from sottovoce.privacy.matrix_search import check_noise, find_matrix
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.composition import MOST_ROUNDS
 from sottovoce_evidence.accounting.events import CorrelatedGaussian
+from sottovoce_evidence.accounting.gaussian import zcdp_epsilon
 from sottovoce_evidence.accounting.matrices import Identity, Participation
-from sottovoce_evidence.bounds import ESTIMATORS
-from sottovoce_evidence.errors import SettingError, count_of, plain_number
+from sottovoce_evidence.errors import SettingError, SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, Json
-from sottovoce_evidence.recipe import Privacy
-from sottovoce_evidence.sampling import Examples, Sampling, build_sampler
+from sottovoce_evidence.mechanism import charges_of, estimator_of, sampler_of, settings_of
+from sottovoce_evidence.recipe import Recipe
+from sottovoce_evidence.rules import correlated, separation
+from sottovoce_evidence.sampling import SAMPLERS, Sampling
 
 CURVE_POINTS = 50
+BUFFERS = 4  # of a BLT, by default
+BYTES_PER_NUMBER = 8  # of the noise that is kept
+MOST_CORRELATED = 100_000  # rounds: with more, a matrix takes minutes to find
 WELL_BELOW = 0.1  # δ times users: a larger one is warned of, from 1 on it is refused
 
 
@@ -156,33 +162,41 @@ def make_plan(
             raise SettingError(text, **{name: value})
 
     accountant = accountant or accounting.DEFAULT_ACCOUNTANT
-    choice = NoiseChoice(sampling, min_separation, participations, noise, bands, buffers)
-    choice.check(users, cohort, rounds)
-    if examples_per_user is None:
-        sampler = build_sampler(sampling, cohort=cohort, users=users, participation=choice.participation(rounds))
-    else:
+    if examples_per_user is not None:
         if sampling != "poisson":
             raise SettingError("{sampling!r} draws users; examples are drawn by 'poisson'", sampling=sampling)
-        sampling, sampler = "examples", Examples(cohort / places, examples_per_user)
+        sampling = "examples"
+    recipe = Recipe().replace(
+        privacy={
+            "users": users,
+            "cohort": cohort,
+            "sampling": sampling,
+            "min_separation": min_separation or 0,
+            "participations": participations or 0,
+            "noise": noise,
+            "noise_bands": bands or 0,
+            "noise_buffers": buffers or BUFFERS,
+            "clip_norm": clip_norm or 1.0,
+            "total_weight": total_weight or 0.0,
+            "examples_per_user": examples_per_user or 0,
+        },
+        run={"rounds": rounds},
+    )
+    recipe = _with_matrix(recipe)
+    sampler = sampler_of(recipe)
     joining = sampler.participation(rounds)
-    correlated = None if joining is None or noise == Identity.kind else choice.matrix(joining)
-
-    def charges(z: float) -> accounting.Spent:
-        if joining is None or correlated is None:
-            return sampler.events([(z, rounds)])
-        return [(CorrelatedGaussian(z, correlated, joining), 1)]
-
-    relation = charges(1.0)[0][0].relation
+    shape = charges_of(recipe)
+    relation = shape[0][0].relation
     accounting.check(accountant, relation)
-    accounting.check_events(accountant, [event for event, _ in charges(1.0)])
+    accounting.check_events(accountant, [event for event, _ in shape])
     if noise_multiplier is None:
         assert epsilon is not None
-        noise_multiplier = accounting.calibrate(charges(1.0), epsilon, delta, accountant)
-    spent = charges(noise_multiplier)
+        noise_multiplier = accounting.calibrate(shape, epsilon, delta, accountant)
+    spent = charges_of(recipe, noise_multiplier)
     event = spent[0][0]
     run = event if isinstance(event, CorrelatedGaussian) else None
     scale = noise_multiplier * (run.sensitivity if run else 1.0)
-    prefix_error = scale * (correlated or Identity()).prefix_error(rounds)
+    prefix_error = scale * (run.matrix if run else Identity()).prefix_error(rounds)
     curve = accounting.epsilon_curve(spent, delta, accountant)
     total = curve(curve.known_rounds[-1])
     others = accounting.epsilons(spent, more_deltas, accountant)
@@ -195,16 +209,11 @@ def make_plan(
         raise SettingError(text, trained_parameters=trained_parameters, parameters=parameters)
     whole, parameters = parameters, parameters if trained_parameters is None else trained_parameters
     if clip_norm is not None:
-        declared = Privacy(
-            users=users,
-            total_weight=total_weight or 0.0,
-            clip_norm=clip_norm,
-            examples_per_user=examples_per_user or 0,
-        )
-        std = noise_std(declared, cohort, scale)
+        unit = estimator_of(recipe.privacy).sensitivity(clip_norm)
+        std = scale * unit
         if parameters is not None:
             # Correlated noise counts as independent noise that has the same error of prefix sums.
-            alike = noise_std(declared, cohort, prefix_error / Identity().prefix_error(rounds))
+            alike = prefix_error / Identity().prefix_error(rounds) * unit
             signal = clip_norm / (alike * math.sqrt(parameters)) if alike else math.inf
     if whole is not None and trained_parameters is not None:
         parts = compare_parts(Sizes(whole, trained_parameters, whole), std, clip_norm)
@@ -247,11 +256,33 @@ def make_plan(
     )
 
 
-def noise_std(privacy: Privacy, cohort: float, noise_multiplier: float) -> float:
-    """σ on every coordinate of the average update, as the mechanism of a run with these constants has it."""
-    rate, total = cohort / privacy.places, privacy.declared_weight
-    weights = {"expected_weight": rate * total, "least_weight": rate * (privacy.min_weight or total)}
-    return noise_multiplier * ESTIMATORS.build(privacy.estimator, **weights).sensitivity(privacy.clip_norm)
+def _with_matrix(recipe: Recipe) -> Recipe:
+    """The recipe of a plan, once its rules hold, with the strategy matrix that is found for it."""
+    privacy, rounds = recipe.privacy, recipe.run.rounds
+    check_noise(privacy.noise)
+    sampler = SAMPLERS[privacy.sampling]
+    for sentence in chain(separation(privacy, rounds, sampler), correlated(privacy, sampler)):
+        raise SottoError(sentence)
+    if privacy.noise == Identity.kind:
+        return recipe
+    if rounds > MOST_CORRELATED:
+        raise SettingError(f"{{rounds}} must be at most {MOST_CORRELATED} with correlated noise", rounds=rounds)
+    joining = sampler_of(recipe).participation(rounds)
+    found = find_matrix(privacy.noise, joining, privacy.noise_bands, privacy.noise_buffers)
+    return recipe.replace(privacy=settings_of(found))
+
+
+def figures_of(run: CorrelatedGaussian, delta: float, parameters: int | None) -> Json:
+    """What a plan says of a run whose noise is correlated, by the names of its fields."""
+    matrix, rounds = run.matrix, run.participation.rounds
+    return {
+        "sensitivity": run.sensitivity,
+        "rho": run.rho,
+        "epsilon_zcdp": zcdp_epsilon(run.rho, delta) if run.noise_multiplier else math.inf,
+        # The matrix's own numbers, and the first column of C.
+        "strategy": {**matrix.to_json(), "coefficients": matrix.coefficients(rounds).tolist()},
+        "noise_bytes": None if parameters is None else BYTES_PER_NUMBER * parameters * matrix.buffers(rounds),
+    }
 
 
 def _by_round(curve: accounting.Curve, sampler: Sampling, rounds: int) -> list[tuple[int, float]]:
