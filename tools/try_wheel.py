@@ -15,11 +15,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LARGEST = 1050  # MB that a plain install adds to an empty environment
+LARGEST_FOR_REVIEWERS = 400  # MB of an environment with the evidence alone
 LARGEST_WHEEL = 8  # MB; the weights of the base are 2.7 of them
 
 
 def run(*command: object, where: Path) -> str:
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    clean["XDG_CONFIG_HOME"] = str(where / "config")  # where the key that signs is made
     done = subprocess.run([str(part) for part in command], cwd=where, env=clean, text=True, stdout=subprocess.PIPE)
     if done.returncode:
         raise SystemExit(f"error: {' '.join(map(str, command))} ended with status {done.returncode}\n{done.stdout}")
@@ -61,6 +63,22 @@ def main() -> None:
         if not (aside / "demo/private/report.html").stat().st_size:
             raise SystemExit("error: the demo wrote no report")
         print(f"{wheel.name}: a plain install takes {size:,} MB, and the demo runs")
+        verify_alone(evidence, environment / "bin/sotto", aside)
+
+
+def verify_alone(evidence: Path, sotto: Path, aside: Path) -> None:
+    """A release of the demo is verified where the library is not: with the evidence alone."""
+    run(sotto, "release", "demo/private", "--out", "release", "--yes", where=aside)
+    environment = aside / "reviewer"
+    run(sys.executable, "-m", "venv", environment, where=aside)
+    run(environment / "bin/python", "-m", "pip", "install", "--quiet", evidence, where=aside)
+    size = megabytes(environment)
+    if size > LARGEST_FOR_REVIEWERS:
+        raise SystemExit(
+            f"error: {evidence.name} alone takes {size:,} MB; at most {LARGEST_FOR_REVIEWERS:,} are allowed"
+        )
+    print(run(environment / "bin/sotto-verify", "release", where=aside))
+    print(f"{evidence.name}: alone it takes {size:,} MB, and verifies a release")
 
 
 if __name__ == "__main__":

@@ -130,9 +130,9 @@ def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--noise", "blt"], "--noise 'blt' needs to know how often"),
-        (["--sampling", "in_turn", "--noise", "blt", "--bands", "3"], "--bands 3 is for noise 'banded'"),
-        (["--sampling", "min_separation", "--participations", "6"], "--min-separation is missing"),
+        (["--noise", "blt"], "privacy.noise='blt' needs to know how often"),
+        (["--sampling", "in_turn", "--noise", "blt", "--bands", "3"], "privacy.noise_bands has no meaning"),
+        (["--sampling", "min_separation", "--participations", "6"], "privacy.min_separation is not set"),
     ],
 )
 def test_noise_that_does_not_fit_is_refused(refusal, arguments, words):
