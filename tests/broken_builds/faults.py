@@ -3195,7 +3195,7 @@ def an_epsilon_that_is_rounded_down():
 @caught_by("unit/test_files.py", "test_kind_and_size_of_a_file_are_looked_at_before_its_contents[a hole]")
 def files_of_any_size():
     """A file is read before anyone looks at its size."""
-    from sottovoce import files
+    from sottovoce_evidence import files
 
     real = files._check_plain
     files._check_plain = lambda path, found, most: real(path, found, float("inf"))
@@ -3204,7 +3204,7 @@ def files_of_any_size():
 @caught_by("unit/test_files.py", "test_a_number_that_no_file_has_is_no_json[1e999]")
 def numbers_that_are_none():
     """What a reader of JSON takes for infinity comes through as a number."""
-    from sottovoce import files
+    from sottovoce_evidence import files
 
     files._finite = float
 
