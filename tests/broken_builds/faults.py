@@ -1470,25 +1470,6 @@ def drawn_twice():
     module.play_round = play_round
 
 
-READ_AHEAD = "unit/training/test_read_ahead.py"
-
-
-@caught_by(READ_AHEAD, "test_another_attempt_does_not_get_what_was_read_ahead")
-def a_cohort_read_ahead_for_any_attempt():
-    """A round gets the cohort that was drawn for it ahead, though it is another attempt: two releases of one cohort."""
-    from sottovoce.training.read_ahead import _Guess
-
-    _Guess.is_round = lambda self, algorithm, store, number, keys: True
-
-
-@caught_by(READ_AHEAD, "test_the_sum_over_another_cohort_begins_anew")
-def users_read_ahead_for_any_cohort():
-    """What was read ahead is added up, whoever is in the cohort."""
-    from sottovoce.training.read_ahead import _Guess
-
-    _Guess.is_task = lambda self, algorithm, task, store: True
-
-
 @caught_by("unit/privacy/test_sampling.py", "test_nobody_joins_more_often_than_is_charged")
 def a_turn_begun_is_not_counted():
     """Users in turn are charged when everybody has joined, not when somebody joins once more."""
