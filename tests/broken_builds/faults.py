@@ -1948,19 +1948,6 @@ def noise_key_reused_after_resume():
     Secrets.noise_key = lambda self, round_number, release, digest: real(self, round_number, "", digest)
 
 
-@caught_by("unit/runs/test_payments.py", "test_no_key_follows_where_the_budget_ends")
-def cohorts_drawn_beyond_the_budget():
-    """A cohort is drawn ahead for a round that the budget does not allow."""
-    from sottovoce.runs.payments import Payments
-
-    real = Payments._attempt
-
-    def attempt(self, number, parent, spent):
-        return real(self, number, parent, spent if parent == self.lineage else [])
-
-    Payments._attempt = attempt
-
-
 @caught_by("unit/runs/test_secrets.py", "test_every_round_attempt_and_use_has_a_key_of_its_own")
 def cohort_drawn_again_after_resume():
     """A round done again with the cohort it had: two releases of one cohort cost more than two."""
