@@ -35,14 +35,13 @@ from workloads import WORKLOADS
 from sottovoce.commands.bench import play_next
 from sottovoce.privacy import fixed_point, mechanism, noise
 from sottovoce.runs import payments
-from sottovoce.training import cohort_sum, read_ahead, server
+from sottovoce.training import cohort_sum, server
 from sottovoce.training import round as one_round
 
 ROUNDS, PROFILED = 20, 3
 ON_THE_HOST = [
-    (read_ahead.ReadAhead, "__call__"),
+    (cohort_sum.SumInBlocks, "__call__"),
     (cohort_sum, "_add_block"),
-    (read_ahead.ReadAhead, "read"),
     (one_round, "release"),
     (payments.Unpaid, "charge"),
     (fixed_point, "digest_in_lanes"),

@@ -107,41 +107,6 @@ def answers_that_are_taken_at_their_word():
 TOO_MUCH = "test_a_device_that_sends_too_much_is_cut_off_until_the_next_round_and_the_others_are_not"
 
 
-@caught_by(
-    "unit/federation/test_device.py",
-    "test_what_a_recipe_would_make_a_device_hold_is_looked_at_before_anything_is_made",
-)
-def a_model_that_is_made_to_be_counted():
-    """A device makes the model of a recipe, of whatever size, and then looks at its owner's limits."""
-    from sottovoce.federation import sizes
-
-    sizes.check_recipe = lambda *_: None
-
-
-@caught_by("unit/federation/test_device.py", "test_a_run_whose_training_does_not_fit_the_machine_is_refused")
-def training_that_does_not_fit():
-    """A device begins to train whatever a step takes."""
-    from sottovoce.federation import sizes
-
-    sizes.check_training = lambda assembly: None
-
-
-@caught_by("unit/multiprocess/test_links.py", "test_strangers_who_are_silent_keep_nobody_waiting")
-def one_handshake_after_another():
-    """Process 0 listens to one stranger after another, and has no time left for the processes of the run."""
-    import threading
-
-    from sottovoce.multiprocess.rendezvous import Door
-
-    real, turn = Door._shake_hands, threading.Lock()
-
-    def in_turn(self, *connection):
-        with turn:
-            real(self, *connection)
-
-    Door._shake_hands = in_turn
-
-
 REFUSED = "test_a_device_that_is_refused_leaves_nothing_behind"
 
 
@@ -151,14 +116,6 @@ def a_secret_of_a_device_that_is_refused():
     from sottovoce.commands import federate
 
     federate.check_registered = lambda *_: None
-
-
-@caught_by("unit/commands/test_federate.py", REFUSED)
-def an_address_that_is_tried_for_ever():
-    """A device takes anything for the address of its server."""
-    from sottovoce.commands import federate
-
-    federate.check_address = lambda text, name: text
 
 
 @caught_by("unit/federation/test_roster.py", "test_a_roster_that_is_damaged_is_refused")
@@ -175,22 +132,6 @@ def a_token_that_is_the_name_of_a_path():
     from sottovoce.runs import lease
 
     lease._read = lambda path: path.read_text(encoding="latin-1") if path.exists() else ""
-
-
-@caught_by("unit/federation/test_rounds.py", "test_a_server_that_no_device_answers_stops_and_pays_no_more")
-def rounds_of_noise_alone():
-    """A server pays for rounds that no device takes part in until the budget is gone."""
-    from sottovoce.federation.silence import Silence
-
-    Silence.check = lambda self: None
-
-
-@caught_by("unit/federation/flower/test_proxy.py", TOO_MUCH)
-def devices_that_send_without_end():
-    """What a device sends in a round is not counted, and the SuperLink keeps it all."""
-    from sottovoce.federation.flower.proxy import Quota
-
-    Quota.take = lambda self, name, size: True
 
 
 @caught_by("unit/federation/flower/test_proxy.py", "test_a_device_is_known_by_its_signature")
@@ -863,23 +804,6 @@ def a_silo_of_nobody_that_stays_away():
     Device._sums = stay_away
 
 
-@caught_by("unit/commands/test_federate.py", "test_a_device_whose_users_have_no_text_is_there_all_the_same")
-def a_device_that_needs_text_to_start():
-    """A device without text does not start: others are asked in the place of a user who wrote too little."""
-    from sottovoce.commands import federate
-    from sottovoce_evidence.errors import SottoError
-
-    real = federate.open_device
-
-    def opened(bundle, data):
-        device, server = real(bundle, data)
-        if not device._store.users:
-            raise SottoError("this device has no text")
-        return device, server
-
-    federate.open_device = opened
-
-
 @caught_by("equivalence/test_device_neighbours.py", f"{OTHERS}[masked, min_separation, silo at its limit, removed]")
 def a_limit_that_keeps_a_silo_away():
     """A device whose drawn users may not join refuses the round, as if it were not there."""
@@ -1474,25 +1398,6 @@ def drawn_twice():
     module.play_round = play_round
 
 
-READ_AHEAD = "unit/training/test_read_ahead.py"
-
-
-@caught_by(READ_AHEAD, "test_another_attempt_does_not_get_what_was_read_ahead")
-def a_cohort_read_ahead_for_any_attempt():
-    """A round gets the cohort that was drawn for it ahead, though it is another attempt: two releases of one cohort."""
-    from sottovoce.training.read_ahead import _Guess
-
-    _Guess.is_round = lambda self, algorithm, store, number, keys: True
-
-
-@caught_by(READ_AHEAD, "test_the_sum_over_another_cohort_begins_anew")
-def users_read_ahead_for_any_cohort():
-    """What was read ahead is added up, whoever is in the cohort."""
-    from sottovoce.training.read_ahead import _Guess
-
-    _Guess.is_task = lambda self, algorithm, task, store: True
-
-
 @caught_by("unit/privacy/test_sampling.py", "test_nobody_joins_more_often_than_is_charged")
 def a_turn_begun_is_not_counted():
     """Users in turn are charged when everybody has joined, not when somebody joins once more."""
@@ -1971,19 +1876,6 @@ def noise_key_reused_after_resume():
     Secrets.noise_key = lambda self, round_number, release, digest: real(self, round_number, "", digest)
 
 
-@caught_by("unit/runs/test_payments.py", "test_no_key_follows_where_the_budget_ends")
-def cohorts_drawn_beyond_the_budget():
-    """A cohort is drawn ahead for a round that the budget does not allow."""
-    from sottovoce.runs.payments import Payments
-
-    real = Payments._attempt
-
-    def attempt(self, number, parent, spent):
-        return real(self, number, parent, spent if parent == self.lineage else [])
-
-    Payments._attempt = attempt
-
-
 @caught_by("unit/runs/test_secrets.py", "test_every_round_attempt_and_use_has_a_key_of_its_own")
 def cohort_drawn_again_after_resume():
     """A round done again with the cohort it had: two releases of one cohort cost more than two."""
@@ -2089,14 +1981,6 @@ def an_answer_without_room():
     paid_answer.ROOM = 0
 
 
-@caught_by("unit/data/test_store.py", "test_a_damaged_store_that_was_charged_is_never_to_be_made_anew")
-def a_charged_store_to_make_anew():
-    """A store that is damaged is to be made anew, whose ledger would have lost what its people were charged."""
-    from sottovoce.data import rows
-
-    rows.was_charged = lambda folder: False
-
-
 @caught_by("unit/runs/test_secrets.py", "test_fresh_secrets_differ_and_owe_nothing_to_the_seed")
 def secrets_from_the_seed():
     """Secrets from the seed of the experiment."""
@@ -2169,33 +2053,6 @@ def tokenizer_of_people():
     tokenizer._public_files = lambda text: [Path(path) for path in text]
 
 
-@caught_by("unit/data/test_subwords.py", "test_specials_cannot_be_typed")
-def specials_can_be_typed():
-    """The name of a special token that somebody types is taken for the token, and lost."""
-    from sottovoce.data import subwords
-
-    real = subwords.needs_library
-
-    class Library:
-        class Tokenizer:
-            @staticmethod
-            def from_buffer(contents):
-                made = real().Tokenizer.from_buffer(contents)
-                return _Typed(made)
-
-    class _Typed:
-        def __init__(self, made):
-            object.__setattr__(self, "made", made)
-
-        def __getattr__(self, name):
-            return getattr(self.made, name)
-
-        def __setattr__(self, name, value):
-            """The setting that keeps them out is lost."""
-
-    subwords.needs_library = lambda: Library
-
-
 # --- accounting ------------------------------------------------------------------------------------------------------
 
 
@@ -2243,58 +2100,6 @@ def a_shared_record_counts_for_its_first_owner():
 
     real = OwnedTexts.of
     OwnedTexts.of = staticmethod(lambda found, most: real(((owners[:1], text) for owners, text in found), most))
-
-
-@caught_by("unit/data/test_encoding.py", "test_blocks_come_in_the_order_of_the_corpus")
-def whichever_thread_is_done_first():
-    """A user's records come in the order in which threads end, so a store depends on the machine."""
-    from concurrent.futures import as_completed
-
-    from sottovoce.data import encoding
-
-    class Fastest(list):
-        def popleft(self):
-            done = next(as_completed(self))
-            self.remove(done)
-            return done
-
-    encoding.deque = Fastest
-
-
-@caught_by("unit/data/test_spark.py", "test_both_steps_give_the_rows_of_one_machine")
-def records_in_the_order_in_which_tasks_end():
-    """Spark sorts by user alone, so which of a user's records are kept depends on the cluster."""
-    import pyarrow as pa
-
-    from sottovoce.data import spark
-
-    real = spark.text_rows
-
-    def unordered(*given):
-        rows = real(*given)
-        for name in ("block", "line"):
-            place = rows.schema.get_field_index(name)
-            rows = rows.set_column(place, name, pa.array([0] * rows.num_rows, pa.int64()))
-        return rows
-
-    spark.text_rows = unordered
-
-
-@caught_by("unit/data/test_spark.py", "test_a_shard_without_users_is_an_empty_file")
-def the_first_shard_alone():
-    """Training maps one file of several, and most people are never drawn."""
-    from sottovoce.data import store
-
-    real = store.read_rows
-    store.read_rows = lambda *paths: real(paths[0])
-
-
-@caught_by("unit/data/test_many_words.py", "test_no_text_can_write_the_marks_between_texts")
-def a_text_that_ends_itself():
-    """A text has the characters that part texts, and so begins another one."""
-    from sottovoce.data import many_words
-
-    many_words._PLAIN = bytes(range(256))
 
 
 @caught_by("unit/data/test_prepare.py", "test_nearly_as_many_users_as_records_must_be_meant")
@@ -2404,13 +2209,6 @@ def a_second_clip_in_the_steps_of_others():
     write_otherwise(update, "FedAvg", "jnp.where(counts, new, old)", "new")
 
 
-@caught_by("unit/kernels/test_general.py", "test_a_gpu_computes_users_at_once_only_where_no_sum_depends_on_the_order")
-def lookups_whose_gradient_a_gpu_adds_up_in_any_order():
-    from sottovoce.models import head
-
-    head.rows_of = lambda table, ids: table[ids]
-
-
 @caught_by(SEATS, "test_one_user_more_moves_the_sum_by_their_own_update_to_the_bit")
 def an_update_that_follows_how_many_there_are():
     """The first token of everybody follows from the number of users in the block."""
@@ -2513,14 +2311,6 @@ def proofs_that_are_good_for_any_run():
     links._proof = lambda secret, certificate, rank: real(secret, "", rank)
 
 
-@caught_by("unit/commands/test_train.py", "test_a_lost_process_costs_no_round_that_was_done")
-def rounds_lost_with_a_process():
-    """When a process is lost, the rounds since the last checkpoint are thrown away."""
-    from sottovoce.commands.train import Training
-
-    Training._save_what_is_done = lambda self: None
-
-
 @caught_by(SHARED, "test_how_many_processes_share_the_users_is_in_the_fingerprint")
 def layout_not_in_the_fingerprint():
     """A round done again by other processes counts as the same release."""
@@ -2575,50 +2365,6 @@ def frozen_weights_that_get_noise():
     Adapted.trained = trained
 
 
-@caught_by("unit/models/test_lora.py", "test_fresh_adapters_change_nothing_and_merged_ones_give_the_same")
-def merged_without_the_scale():
-    """Merging forgets the scale, so that the released model is not the one that was trained."""
-    from sottovoce.models.lora import LowRank
-
-    LowRank.merged = lambda self: self.weight + self.up @ self.down
-
-
-@caught_by("unit/models/test_contract.py", "test_no_output_sees_its_future[gated_cnn]")
-def convolution_centred():
-    """A gated convolution padded on both sides: words are predicted from themselves."""
-    import jax.numpy as jnp
-
-    from sottovoce.models.gated_cnn import Branch
-
-    real = Branch.__call__
-
-    def centred(self, inputs, past):
-        later = jnp.concatenate([inputs[1:], inputs[:1] * 0])
-        return real(self, later, past)
-
-    Branch.__call__ = centred
-
-
-@caught_by("unit/models/test_contract.py", "test_no_output_sees_its_future[transformer]")
-def attention_to_what_follows():
-    """A token attends to the tokens after it: words are predicted from themselves."""
-    import jax.numpy as jnp
-
-    from sottovoce.models import transformer
-
-    real = transformer.who_is_visible
-    transformer.who_is_visible = lambda places, context: jnp.ones_like(real(places, context))
-
-
-@caught_by("unit/models/test_transformer.py", "test_reading_matches_the_equations[Llama]")
-def attention_to_an_empty_cache():
-    """The first tokens of a text attend to places of the cache where nothing was written yet."""
-    from sottovoce.models import transformer
-
-    real = transformer.who_is_visible
-    transformer.who_is_visible = lambda places, context: real(places + context, context)
-
-
 @caught_by(
     "unit/commands/test_initial_model.py", "test_a_private_run_needs_the_owners_word_on_a_folder_of_hugging_face"
 )
@@ -2644,17 +2390,6 @@ def a_guarantee_that_a_run_does_not_have():
     ModelFolder.has_guarantee = property(lambda folder: folder.statement is not None)
 
 
-@caught_by("unit/models/test_stacked_lstm.py", "test_there_is_no_dropout_in_use_and_none_at_zero")
-def dropout_left_on():
-    """Dropout is on where the model is used, too."""
-    import jax
-
-    from sottovoce.models.stacked_lstm import StackedLSTM
-
-    real = StackedLSTM.read
-    StackedLSTM.read = lambda self, tokens, state, key=None: real(self, tokens, state, jax.random.key(0))
-
-
 @caught_by(
     "equivalence/test_two_rounds.py",
     "test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redone",
@@ -2678,14 +2413,6 @@ def a_store_that_is_believed():
     from sottovoce.data import store
 
     store._check_hash = lambda path, hashes: None
-
-
-@caught_by("unit/test_files.py", "test_what_a_killed_process_left_is_removed_and_said_and_what_is_in_use_is_not")
-def remains_that_are_still_in_use():
-    """What looks like the remains of a killed process is removed without asking whether somebody is at it."""
-    from sottovoce import files
-
-    files.fcntl.flock = lambda file, operation: None
 
 
 @caught_by("unit/data/test_corpus.py", "test_no_error_repeats_what_people_wrote")
@@ -2972,20 +2699,6 @@ def an_evaluation_charged_when_it_is_done():
     )
 
 
-@caught_by("unit/evaluation/test_private_prediction.py", "test_a_users_counts_do_not_depend_on_the_others")
-def held_out_users_who_share_a_program():
-    """Hits are counted for the first user of a block, and the others get the same."""
-    from sottovoce.evaluation import private_prediction
-
-    real = private_prediction.count_bounded
-
-    def shared(model, store, tokens):
-        found = real(model, store, tokens)
-        return found._replace(ranks=found.ranks[[0] * len(found.ranks)], loss=found.loss + 1e-9 * store.users)
-
-    private_prediction.count_bounded = shared
-
-
 # --- choosing among runs ---------------------------------------------------------------------------------------------
 
 
@@ -3190,31 +2903,6 @@ def an_epsilon_that_is_rounded_down():
 
 
 # --- files that somebody else wrote ----------------------------------------------------------------------------------
-
-
-@caught_by("unit/test_files.py", "test_kind_and_size_of_a_file_are_looked_at_before_its_contents[a hole]")
-def files_of_any_size():
-    """A file is read before anyone looks at its size."""
-    from sottovoce_evidence import files
-
-    real = files._check_plain
-    files._check_plain = lambda path, found, most: real(path, found, float("inf"))
-
-
-@caught_by("unit/test_files.py", "test_a_number_that_no_file_has_is_no_json[1e999]")
-def numbers_that_are_none():
-    """What a reader of JSON takes for infinity comes through as a number."""
-    from sottovoce_evidence import files
-
-    files._finite = float
-
-
-@caught_by("unit/cli/test_main.py", "test_an_error_is_one_line_whatever_signs_its_values_have")
-def errors_that_move_the_cursor():
-    """A name in an error is printed as it is."""
-    from sottovoce.cli import main
-
-    main.printable = lambda text: text
 
 
 # --- verifying a release ---------------------------------------------------------------------------------------------

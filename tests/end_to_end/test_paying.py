@@ -26,9 +26,8 @@ from sottovoce.evaluation.figures import Evaluation
 from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.runs.checkpoint import last_round
-from sottovoce.runs.folder import WEIGHTS, RunFolder
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
-from sottovoce.training.read_ahead import ReadAhead
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import BudgetExhausted, SottoError
@@ -172,34 +171,6 @@ def initial(run: Path) -> dict[str, np.ndarray]:
     recipe = Recipe.load(run / "recipe.toml")
     vocabulary = Vocabulary.load(run / "model" / "vocabulary.txt")
     return assembly.weights_of(assembly.build_model(recipe, vocabulary.size))
-
-
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_a_run_whose_rounds_are_read_ahead_is_the_one_whose_are_not(recipe, tmp_path, monkeypatch, sampling):
-    """Also where it stopped and went on, and where rounds that were paid for are played again."""
-    recipe = recipe.replace(privacy={"sampling": sampling})
-    sottovoce.train(recipe, tmp_path / "ahead")
-    sottovoce.train(recipe, tmp_path / "stopped", stop=StopAfter(3))
-    sottovoce.resume(tmp_path / "stopped")
-    crash_after(recipe, tmp_path / "crashed", 3)
-    sottovoce.resume(tmp_path / "crashed")
-    with monkeypatch.context() as patch:
-        patch.setattr(ReadAhead, "read", lambda *_: None)
-        sottovoce.train(recipe, tmp_path / "plain")
-    first, *others = [
-        (weights_of(tmp_path / name), ledger_of(tmp_path / name)) for name in ("plain", "ahead", "stopped", "crashed")
-    ]
-    assert len(first[1]) == 6
-    assert all(other == first for other in others)
-
-
-def weights_of(run: Path) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in load_file(RunFolder(run).model / WEIGHTS).items()}
-
-
-def ledger_of(run: Path) -> list[tuple]:
-    entries = Ledger.open(run / "ledger.jsonl").entries
-    return [(entry.round, entry.attempt, entry.event) for entry in entries]
 
 
 @pytest.mark.parametrize("end", ["plan", "budget"])

@@ -12,7 +12,6 @@ from sottovoce.data.store import Store
 from sottovoce.local.objective import plain
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses
 from sottovoce.runs import fingerprint
-from sottovoce.training.read_ahead import ReadAhead
 from sottovoce_evidence.errors import SottoError
 from thread_group import in_every_process
 
@@ -46,7 +45,7 @@ def test_a_run_of_one_process_agrees_with_no_other(folder):
     recipe, store = make_recipe(folder), Store.open(folder)
     alone = assemble_for(None, recipe, store, model=None, objective=plain, before=())
     assert alone.fingerprint == assemble(recipe, store).fingerprint
-    assert sum_over(None, alone, save=lambda: None) == ReadAhead(alone.sum_updates)
+    assert sum_over(None, alone, save=lambda: None) == alone.sum_updates
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["another store", "no store"])

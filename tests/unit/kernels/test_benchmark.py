@@ -37,8 +37,3 @@ def test_the_plain_twins_are_their_own(benchmark, capsys):
         benchmark.main(["--plain", "--users", "2", "--words", "90", "--calls", "1", "--only", "head_b", "sgd96"]) == 0
     )
     assert capsys.readouterr().out.count('"ok": true') == 2
-
-
-def test_only_whole_numbers_that_are_there_can_be_set(benchmark):
-    with pytest.raises(SystemExit, match="no whole number 'NOWHERE'"):
-        benchmark.use(None, ["NOWHERE=1"])

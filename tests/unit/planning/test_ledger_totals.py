@@ -96,15 +96,6 @@ def test_the_best_of_several_runs_is_judged_by_rdp_with_all_else(tmp_path) -> No
         judge_ledgers([path], [1e-6], "pld")
 
 
-def test_ledgers_add_up(tmp_path) -> None:
-    first = of_run(tmp_path / "a.jsonl", [ROUND] * 30, "a")
-    second = of_run(tmp_path / "b.jsonl", [ROUND] * 40, "b")
-    judged = judge_ledgers([first, second], [1e-6], "rdp")
-    assert judged.total.events == [{"event": ROUND.to_json(), "count": 70}]
-    assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 70)], 1e-6, "rdp")
-    assert [ledger["releases"] for ledger in judged.ledgers] == [30, 40]
-
-
 def test_reading_leaves_the_file_as_it_is(tmp_path) -> None:
     path = of_run(tmp_path / "ledger.jsonl", [ROUND] * 3)
     with open(path, "ab") as file:
@@ -112,16 +103,6 @@ def test_reading_leaves_the_file_as_it_is(tmp_path) -> None:
     before = path.read_bytes()
     assert judge_ledgers([path], [1e-6], "rdp").total.releases == 3
     assert path.read_bytes() == before
-
-
-def test_a_run_is_not_counted_beside_its_store(tmp_path) -> None:
-    run = of_run(tmp_path / "run.jsonl", [ROUND] * 3, "a")
-    store = of_store(tmp_path / "store" / "ledger.jsonl", [("a", ROUND, 5), ("b", ROUND, 5)])
-    for paths in ([run, store], [store, run]):
-        with pytest.raises(SottoError, match="both charged for run a:"):
-            judge_ledgers(paths, [1e-6])
-    other = of_run(tmp_path / "other.jsonl", [ROUND] * 3, "c")
-    assert judge_ledgers([other, store], [1e-6], "rdp").total.releases == 13
 
 
 def test_a_release_is_judged_by_its_folder_and_not_beside_its_store(tmp_path) -> None:
@@ -164,12 +145,6 @@ def test_a_release_without_protection_is_infinite(tmp_path, event) -> None:
     judged = judge_ledgers([path], [1e-6])
     assert judged.total.epsilons[0]["epsilon"] == math.inf
     assert judged.to_json()["epsilon"] == "infinity"
-
-
-def test_nothing_released_is_zero(tmp_path) -> None:
-    judged = judge_ledgers([of_run(tmp_path / "ledger.jsonl", [])], [1e-6])
-    assert judged.total.epsilons == [{"delta": 1e-6, "epsilon": 0.0}]
-    assert (judged.total.relation, judged.total.releases) == (None, 0)
 
 
 def test_errors(tmp_path) -> None:

@@ -178,26 +178,6 @@ def test_an_answer_whose_sender_is_lost_halfway_is_given_up_when_flower_does(lin
     assert list(post.pull([name], MOST)) == [Reply(name, ErrorCode.NODE_UNAVAILABLE, b"")]
 
 
-def test_messages_whose_sending_broke_off_are_sent_again_and_arrive_once(link, post):
-    """The SuperLink has them, but not what they hold: the device waits for it."""
-    device = link.device(b"a")
-    messages, left = task_for(device), ["PushObject", "PushObject"]
-
-    def broken(name: str) -> None:
-        if left and left[0] == name:
-            raise httpx.ReadError(left.pop())
-
-    link.fault = broken
-    with pytest.raises(httpx.ReadError):
-        post.push(messages)
-    left.clear()
-    (name,) = post.push(messages)
-    device.reply(device.receive(), payload.pack(b"answer"))
-    assert device.receive() is None
-    assert list(post.pull([name], MOST)) == [Reply(name, None, b"answer")]
-    assert link.objects == 0
-
-
 def test_a_part_that_flower_has_already_is_a_fault_that_passes(link, post):
     """A request that is made again after its answer was lost; the next time the part is not asked for."""
     device = link.device(b"a")
@@ -255,16 +235,6 @@ def test_what_is_taken_back_is_not_begun_with_and_not_kept(link, post):
     assert list(post.pull([], MOST)) == []
 
 
-def test_a_superlink_that_is_gone_has_nothing_to_be_taken_back(link, post):
-    names = post.push(task_for(link.device(b"a")))
-
-    def gone(name: str) -> None:
-        raise httpx.ConnectError("gone")
-
-    link.fault = gone
-    post.take_back(names)
-
-
 def test_an_error_is_passed_on_and_what_was_asked_is_not_kept(link, post):
     there, lost = link.device(b"a"), link.device(b"b")
     names = post.push(task_for(there, lost))
@@ -274,26 +244,6 @@ def test_an_error_is_passed_on_and_what_was_asked_is_not_kept(link, post):
         names[0]: ErrorCode.CLIENT_APP_CRASHED, names[1]: ErrorCode.NODE_UNAVAILABLE,
     }  # fmt: skip
     assert link.objects == 0
-
-
-def test_an_error_whose_receipt_breaks_off_is_passed_on_the_next_time(link, post):
-    """The SuperLink tells of an answer once: the device would be waited for until time is up."""
-    device = link.device(b"a")
-    (name,) = post.push(task_for(device))
-    device.reply(device.receive(), payload.pack(b"x"), parts=2)
-    assert list(post.pull([name], MOST)) == []
-    link.state.object_store.clear()
-    left = ["ConfirmMessageReceived"]
-
-    def broken(request: str) -> None:
-        if request in left:
-            left.remove(request)
-            raise httpx.ReadError("reset")
-
-    link.fault = broken
-    with pytest.raises(httpx.ReadError):
-        list(post.pull([name], MOST))
-    assert list(post.pull([name], MOST)) == [Reply(name, ErrorCode.NODE_UNAVAILABLE, b"")]
 
 
 def test_an_answer_that_is_no_message_counts_as_noise(link, post):

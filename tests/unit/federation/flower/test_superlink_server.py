@@ -287,12 +287,6 @@ def test_a_device_that_fails_at_once_is_asked_again_now_and_then(make, clock):
     assert min(mailbox.ttl) >= superlink_server.AGAIN
 
 
-def test_in_a_short_round_everybody_is_asked_all_the_same(make):
-    mailbox, answers = Mailbox(lambda node: b"x"), Answers()
-    ask(make(mailbox), 1, b"task", 2, answers)
-    assert answers.missing() == set()
-
-
 def test_messages_that_were_sent_in_part_are_sent_again_as_they_are(make):
     """Others would be further messages: a device would wait for the contents of the first, which never come."""
     faults = [httpx.ReadTimeout("slow"), ObjectPushError("part", 1, "session")]
@@ -350,17 +344,6 @@ def test_those_who_owed_an_answer_when_the_superlink_was_lost_may_come_back_to_i
     assert mailbox.sent == [11, 12, 13, 13]
 
 
-def test_one_who_does_not_come_back_to_a_superlink_that_was_lost_is_not_waited_for_long(make, clock):
-    gone = [httpx.ConnectError("gone")]
-    mailbox, answers = Mailbox(lambda node: gone.pop() if node == 13 and gone else b"x"), Answers()
-    linked = make(mailbox, ended=247)
-    start = linked._start
-    linked._start = lambda: start() or setattr(linked._mailbox, "nodes", [11])
-    ask(linked, 1, b"task", 100, answers)
-    assert answers.missing() == {"school"}
-    assert superlink_server.GRACE <= clock.now - 1000 < superlink_server.GRACE + 2
-
-
 def test_a_superlink_that_is_lost_again_and_again_in_a_round_is_an_error(make):
     """It may not have the memory that the round needs, and would be started for ever."""
     linked = make(Mailbox(lambda node: httpx.ReadError("gone")))
@@ -368,26 +351,6 @@ def test_a_superlink_that_is_lost_again_and_again_in_a_round_is_an_error(make):
     linked._mailbox.pull = lambda *asked: setattr(linked.superlink, "ended", -9) or pull(*asked)
     with pytest.raises(LostProcess, match="lost 6 times in round 3"):
         ask(linked, 3, b"task", 100, Answers())
-
-
-def test_a_superlink_that_is_lost_while_it_is_joined_again_is_started_again(make):
-    mailbox, faults = Mailbox(lambda node: b"x"), [refused()]
-    reply = mailbox.reply
-    mailbox.reply = lambda node: faults.pop() if faults else reply(node)
-    linked, join = make(mailbox), []
-    real = linked._join
-
-    def lost_once():
-        join.append(len(join))
-        if len(join) == 1:
-            linked._mailbox, linked.superlink.ended = None, 1
-            raise httpx.ConnectError("gone")
-        real()
-
-    linked._join = lost_once
-    answers = Answers()
-    ask(linked, 1, b"task", 100, answers)
-    assert (linked.restarts, join, answers.missing()) == (1, [0], set())
 
 
 def test_a_superlink_that_cannot_be_joined_at_the_start_is_an_error_that_says_so(make):
@@ -400,18 +363,6 @@ def test_a_superlink_that_cannot_be_joined_at_the_start_is_an_error_that_says_so
     linked._mailbox, linked._task = None, ExitStack()
     with pytest.raises(LostProcess, match="cannot be reached: certificate verify failed; its log is log"):
         linked.__enter__()
-
-
-def test_a_superlink_that_runs_but_cannot_be_joined_is_an_error_that_says_so(make):
-    linked = make(Mailbox(lambda node: refused()))
-
-    def join():
-        linked._mailbox = None
-        raise httpx.ReadTimeout("timed out")
-
-    linked._join = join
-    with pytest.raises(LostProcess, match="cannot be reached: timed out; its log is log"):
-        ask(linked, 1, b"task", 100, Answers())
 
 
 def test_a_superlink_that_runs_and_does_not_answer_is_started_again(make, clock):
@@ -452,16 +403,6 @@ def test_a_server_that_was_taken_for_lost_begins_anew_and_keeps_what_came(make):
     assert answers.missing() == set()
 
 
-def test_a_server_may_be_taken_for_lost_in_any_number_of_rounds(make):
-    """A machine that sleeps every night is no fault that adds up."""
-    faults = []
-    linked = make(Mailbox(lambda node: faults.pop() if faults else b"x"))
-    for number in range(1, 3 * superlink_server.MAX_REFUSALS):
-        faults.append(refused())
-        ask(linked, number, b"task", 100, Answers())
-    assert linked.joins == 3 * superlink_server.MAX_REFUSALS - 1
-
-
 def test_without_devices_the_server_waits_and_can_be_stopped(make):
     mailbox = Mailbox(lambda node: b"x")
     mailbox.nodes = []
@@ -499,24 +440,6 @@ def test_a_port_that_somebody_listens_on_is_refused(make, monkeypatch):
         linked.proxy.start = lambda socket: pytest.fail("a proxy was started")
         with pytest.raises(SottoError, match="taken by another process"):
             linked._open()
-
-
-@pytest.mark.parametrize(
-    ("bind", "knocked"),
-    [("192.0.2.7", "192.0.2.7"), ("0.0.0.0", "127.0.0.1"), ("::", "::1"), ("localhost", "localhost")],
-)
-def test_the_proxy_is_waited_for_at_the_address_it_listens_on(bind, knocked, monkeypatch):
-    """Which devices know: on a server of its own that is not the loopback."""
-    seen = []
-    monkeypatch.setattr(superlink_server, "check_not_taken", lambda port, host: seen.append((port, host)))
-    made = object.__new__(SuperLinkServer)
-    made._start, made._bind, made._roster = lambda: None, bind, SimpleNamespace(port=8443)
-    made._set_quota, made._state, made._leave = lambda answer: None, None, lambda: None
-    made.superlink = SimpleNamespace(secret=b"", stop=lambda: seen.append("stopped"))
-    made.proxy = SimpleNamespace(start=lambda socket: None, stop=lambda: None, wait_until_listening=seen.append)
-    with made:
-        pass
-    assert seen == [(8443, bind), (knocked, 8443), "stopped"]
 
 
 def test_a_superlink_is_for_this_machine_alone_keeps_its_state_in_memory_and_lets_known_devices_in(tmp_path):

@@ -57,7 +57,7 @@ class Training:
         """The cohort that --noise-std asks for, filled in."""
         if self.noise_std is None:
             return self
-        from sottovoce.planning.projection import cohort_for
+        from sottovoce.planning.plan import cohort_for
 
         clip_norm = self.clip_norm
         if self.noise not in (None, "independent"):

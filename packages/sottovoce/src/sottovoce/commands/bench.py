@@ -26,7 +26,6 @@ from sottovoce.kernels.find import Program
 from sottovoce.kernels.general import Narrow
 from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
-from sottovoce.training.read_ahead import ReadAhead
 from sottovoce.training.round import play_round
 from sottovoce.training.server import ServerState
 from sottovoce_evidence.errors import SettingError, SottoError
@@ -179,12 +178,11 @@ def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerStat
     """
     state = assembly.start(assembly.model)
     payments = Unpaid(Secrets.seeded(0), "bench", hash_sums=True)  # hashed as in a run: it takes its time
-    sum_updates = ReadAhead(assembly.sum_updates)  # as in a run
 
     def play() -> tuple[ServerState, int]:
         nonlocal state
         payment = payments.begin(state.round + 1)
-        state, summed = play_round(assembly.algorithm, state, store, payment, sum_updates)
+        state, summed = play_round(assembly.algorithm, state, store, payment, assembly.sum_updates)
         return state, summed.users
 
     return play

@@ -16,7 +16,6 @@ from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
 from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts
 from sottovoce.runs import fingerprint
-from sottovoce.training.read_ahead import ReadAhead
 from sottovoce.training.round import SumUpdates
 from sottovoce.training.seats import check_seats, digest_of_update
 from sottovoce.training.strategy import Strategy
@@ -55,12 +54,12 @@ def assemble_for(
 
 
 def sum_over(group: Group | None, assembly: Assembly, save: Callable[[], None]) -> SumUpdates:
-    """How users' updates are summed in a run: one process alone reads rounds ahead.
+    """How users' updates are summed in a run.
 
     In a group, the leader from now on ends when a helper ends, and saves before.
     """
     if group is None:
-        return ReadAhead(assembly.sum_updates)
+        return assembly.sum_updates
     group.end_with_others(save)  # not earlier: an unfinished run folder would be left behind
     return SumOverProcesses(group, assembly.sum_updates)
 

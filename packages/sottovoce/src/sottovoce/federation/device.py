@@ -308,8 +308,8 @@ class Device:
         key = self.training_key(task.release, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         cohort = CohortTask(params, rows, np.asarray(task.clip_norms), key)
-        begun = in_blocks.begin(in_blocks.blocks(algorithm, self._store, rows), algorithm, cohort, self._store)
-        sums, _ = in_blocks.add_up(begun, algorithm, cohort, self._store)
+        blocks = in_blocks.blocks(algorithm, self._store, rows)
+        sums, _ = in_blocks.add_up(blocks, algorithm, cohort, self._store)
         total = _steps(sums.total) if isinstance(sums.total, FixedPoint) else sums.total
         leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(total)]
         return Contribution(name, len(rows), int(_steps(sums.weight)), _steps(sums.bits), leaves)

@@ -103,7 +103,7 @@ def _from_bytes(message: bytes, like: Any) -> Task:
 def _sum_together(group: Group, in_blocks: SumInBlocks, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
     cohort = task.cohort
     mine = in_blocks.blocks(algorithm, store, cohort)[group.rank :: group.count]
-    sums, results = in_blocks.add_up(in_blocks.begin(mine, algorithm, task, store), algorithm, task, store)
+    sums, results = in_blocks.add_up(mine, algorithm, task, store)
     total = _add_trees(group, sums.total)
     asked, weight, bits = _add_trees(group, (np.array(group.stop_requested(), np.int32), sums.weight, sums.bits))
     group.request_stop(bool(asked))

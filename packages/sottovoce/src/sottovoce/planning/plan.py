@@ -293,6 +293,19 @@ def _by_round(curve: accounting.Curve, sampler: Sampling, rounds: int) -> list[t
     return points if last == rounds else [*points, (rounds, total)]
 
 
+def cohort_for(noise_std: float, clip_norm: float, noise_multiplier: float = 1.0) -> int:
+    """The users a round at which the noise on the average update is `noise_std`: σ = z · S / cohort.
+
+    The paper's way to plan: find a σ that costs nothing with a small cohort, then the cohort that gives it at z = 1.
+    """
+    for name, value in {"noise_std": noise_std, "clip_norm": clip_norm, "noise_multiplier": noise_multiplier}.items():
+        if not (math.isfinite(value) and value > 0):
+            text = f"{{{name}}} must be a positive number: a cohort follows from σ = z · S / cohort"
+            raise SettingError(text, **{name: value})
+    # Not one user too many for 15 / 0.003, which is 5,000 and a little in binary.
+    return math.ceil(noise_multiplier * clip_norm / noise_std - 1e-6)
+
+
 def check_numbers(users: int, cohort: int, rounds: int) -> None:
     for name, value in {"users": users, "cohort": cohort, "rounds": rounds}.items():
         if not 1 <= value <= MOST_ROUNDS or value != int(value):

@@ -267,23 +267,6 @@ class RoundPayment:
         """Was this attempt charged before a crash?"""
         return self.payments.ledger.knows(self.round, self.name)
 
-    @property
-    def following(self) -> RoundKeys | None:
-        """The keys with which the next round begins, if this attempt is charged: a cohort may be drawn ahead.
-
-        None where there may be no such round: this attempt may turn out to have another sum than was paid for, or the
-        next round is not planned, or passes the budget.
-        """
-        payments = self.payments
-        if self.paid or payments._sums.tag_of(self.name):
-            return None
-        event = payments.budget.charges.event(self.round, again=bool(self.attempt))
-        spent = total_of([*payments.ledger.spent(), (event, 1)])
-        try:
-            return payments._attempt(self.round + 1, self.name, list(spent.items())).keys
-        except BudgetExhausted:
-            return None
-
     def charge(self, event: Event, total: Totals | None) -> bytes:
         """Write the charge to disk; then give the key of the noise for this sum alone.
 
@@ -342,11 +325,6 @@ class Unpaid:
     @property
     def keys(self) -> RoundKeys:
         return self.secrets.keys(self.round, self.name)
-
-    @property
-    def following(self) -> RoundKeys:
-        """The keys of the next round: it costs nothing."""
-        return self.begin(self.round + 1).keys
 
     def charge(self, event: Event, total: Totals | None) -> bytes:
         digest = _digest(total) if self.hash_sums and total is not None else b""

@@ -46,14 +46,9 @@ class SumInBlocks:
     devices: int = 1
 
     def __call__(self, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
-        begun = self.begin(self.blocks(algorithm, store, task.cohort), algorithm, task, store)
-        return self.go_on(begun, algorithm, task, store)
-
-    def go_on(self, begun: Begun, algorithm: Algorithm, task: Task, store: Store) -> CohortSum:
-        """The sum over a cohort, from what was begun."""
-        sums, results = self.add_up(begun, algorithm, task, store)
-        grid = algorithm.mechanism.grid(task.clip_norms)
-        return sums.cohort_sum(grid, results, begun.blocks)
+        blocks = self.blocks(algorithm, store, task.cohort)
+        sums, results = self.add_up(blocks, algorithm, task, store)
+        return sums.cohort_sum(algorithm.mechanism.grid(task.clip_norms), results, blocks)
 
     def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[np.ndarray]:
         """The places in the cohort of the users of each block."""
@@ -62,29 +57,24 @@ class SumInBlocks:
         steps = algorithm.user_update.steps(store.lengths(cohort))
         return cut_into_blocks(steps, self.block * self.devices)
 
-    def begin(self, blocks: list[np.ndarray], algorithm: Algorithm, task: Task, store: Store) -> Begun:
-        """What comes before the parameters are needed: `task` may have those of another round."""
-        exact = algorithm.mechanism.grid(task.clip_norms) is not None
-        sums = _start(self.devices, task.params, exact, len(task.clip_norms))
-        first = _seated(self, algorithm.user_update, task, store, blocks[0]) if blocks else None
-        return Begun(blocks, first, sums, exact)
-
-    def add_up(self, begun: Begun, algorithm: Algorithm, task: Task, store: Store) -> tuple[Sums, list[UserResult]]:
+    def add_up(
+        self, blocks: list[np.ndarray], algorithm: Algorithm, task: Task, store: Store
+    ) -> tuple[Sums, list[UserResult]]:
         """The sums over some blocks of a cohort, and the results of the users of each."""
         grid = algorithm.mechanism.grid(task.clip_norms)
-        blocks, first, sums, exact = begun
+        sums = _start(self.devices, task.params, grid is not None, len(task.clip_norms))
         spec = self._spec(algorithm)
         # Sent once for all blocks.
         model = jax.device_put(algorithm.model(task.params), NamedSharding(_mesh(self.devices), PartitionSpec()))
         results: list[UserResult] = []
         step, clip_norms = None if grid is None else on_device(grid, np.float32), on_device(task.clip_norms, np.float32)
         broadcast = Broadcast(model, task.key, clip_norms)
-        for seated in _read_ahead(partial(_seated, self, spec.update, task, store), blocks, first):
+        for seated in _read_ahead(partial(_seated, self, spec.update, task, store), blocks):
             sums, result = _add_block(spec, sums, seated, broadcast, step)
             for column in jax.tree.leaves(result):  # so that who reads it later does not wait for the device
                 column.copy_to_host_async()
             results.append(result)
-        return _over_devices(self.devices, sums, exact), results
+        return _over_devices(self.devices, sums, grid is not None), results
 
     def project_updates(
         self, vector: Any, algorithm: Algorithm, task: Task, store: Store
@@ -137,20 +127,15 @@ class BlockSpec(NamedTuple):
     devices: int
 
 
-def _read_ahead(
-    read: Callable[[np.ndarray], SeatedUsers], blocks: list[np.ndarray], first: SeatedUsers | None = None
-) -> Iterator[SeatedUsers]:
-    """The users of each block; those of the first may be read already.
-
-    A thread reads the next one: on a GPU, to compute a block does not return at once.
-    """
+def _read_ahead(read: Callable[[np.ndarray], SeatedUsers], blocks: list[np.ndarray]) -> Iterator[SeatedUsers]:
+    """The users of each block. A thread reads the next one: on a GPU, to compute a block does not return at once."""
     if len(blocks) == 1:
-        yield first or read(blocks[0])
+        yield read(blocks[0])
         return
     with ThreadPoolExecutor(1) as reader:
         coming = None
         for block, following in zip_longest(blocks, blocks[1:]):
-            seated = coming.result() if coming else first or read(block)
+            seated = coming.result() if coming else read(block)
             if following is not None:
                 coming = reader.submit(read, following)
             yield seated
@@ -180,15 +165,6 @@ class Sums(NamedTuple):
         else:
             total, weight, bits = values(self, (grid, WEIGHT_STEP, BIT_STEP))
         return CohortSum(total, weight, bits, results, places)
-
-
-class Begun(NamedTuple):
-    """A sum to which nobody is added yet: it needs the parameters next. It can be gone on with once."""
-
-    blocks: list[np.ndarray]  # the places in the cohort of the users of each
-    first: SeatedUsers | None  # the users of the first block, if there is one
-    sums: Sums  # of nothing; they are given away to the first block
-    exact: bool  # in fixed point?
 
 
 def _no_sums(model: LanguageModel, exact: bool, parts: int) -> Sums:

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from sottovoce.data.store import Store
+from sottovoce.local.keys import local_key
 from sottovoce.local.update import UserResult, UserUpdate, clip_update
 from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
 from sottovoce.privacy.fixed_point import quantise
 from sottovoce.privacy.mechanism import Estimate
 from sottovoce.privacy.noise import NoiseState
-from sottovoce.training.read_ahead import ReadAhead, draw_now
 from sottovoce.training.server import ServerState
 from sottovoce.training.types import (
     Algorithm,
@@ -41,14 +41,11 @@ def play_round(
     observe: RoundObserver | None = None,
 ) -> tuple[ServerState, CohortSum]:
     """One round. An empty cohort has the same noise and the same charge."""
-    number, ahead = state.round + 1, sum_updates if isinstance(sum_updates, ReadAhead) else None
-    draw = draw_now if ahead is None else ahead.draw
+    number, keys = state.round + 1, payment.keys
     clip_norms = algorithm.mechanism.clip_norms(number, state.clip_norms)  # S, public
-    cohort, key = draw(algorithm, store, number, payment.keys)  # C^t, secret
-    task = Task(state.params, cohort, clip_norms, key)
+    cohort = algorithm.mechanism.sampler.sample(store, keys.sampling, number)  # C^t, secret
+    task = Task(state.params, cohort, clip_norms, local_key(keys.local))
     summed = sum_updates(algorithm, task, store)  # Σ w_k Δ_k
-    if ahead is not None:  # C^(t+1), while the device adds up
-        ahead.read(algorithm, task, store, number + 1, payment.following)
     after, noised = release(algorithm, state, summed, clip_norms, payment)
     if observe is not None:
         observe(RoundTrace(number, task, summed, noised))

@@ -76,8 +76,6 @@ class Payment(Protocol):
     def keys(self) -> RoundKeys: ...
     @property
     def name(self) -> str: ...
-    @property
-    def following(self) -> RoundKeys | None: ...  # of the next round, if this attempt is charged; None: not known
 
     def charge(self, event: Event, total: CohortTotals | None) -> bytes:
         """Write the charge to disk; then give the key of the noise for this sum alone.

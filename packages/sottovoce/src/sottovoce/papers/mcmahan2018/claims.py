@@ -22,9 +22,8 @@ from sottovoce.papers.engine.claims import (
 )
 from sottovoce.papers.engine.results import Figure, Outcome, rounds_to, value_at
 from sottovoce.papers.engine.trial import Trial
-from sottovoce.papers.mcmahan2018.tables import table_1_cells
-from sottovoce.papers.mcmahan2018.trials import TABLE_2, TABLE_2_DELTA, TABLE_2_ROUNDS, fedsgd, noised
-from sottovoce.planning.projection import project
+from sottovoce.papers.mcmahan2018.tables import projected_epsilon, table_1_cells
+from sottovoce.papers.mcmahan2018.trials import TABLE_2, fedsgd, noised
 
 STRONG_NOISE = 0.09  # σ from which about half of the accuracy is lost, or more
 
@@ -45,18 +44,7 @@ METRIC = Metric("Accuracy in percentage points of smoothed top-1", _smoothed_top
 def _accounting(evidence: Evidence) -> Finding:
     cells = table_1_cells(("moments",))
     same = sum(f"{cell['moments']:.2f}" == cell["printed"] for cell in cells)
-    rows = [
-        project(
-            noise_std=sigma,
-            clip_norm=s,
-            users=users,
-            rounds=TABLE_2_ROUNDS,
-            delta=TABLE_2_DELTA,
-            accountants=("moments",),
-        ).epsilons["moments"]
-        - printed
-        for sigma, s, users, _, printed, _ in TABLE_2
-    ]
+    rows = [projected_epsilon(sigma, s, users, "moments") - printed for sigma, s, users, _, printed, _ in TABLE_2]
     near = sum(abs(gap) < 0.0006 for gap in rows)
     verdict = HOLDS if same == len(cells) and near == len(rows) else FAILS
     return Finding(f"{same} of {len(cells)} cells of Table 1, {near} of {len(rows)} of Table 2", verdict)
