@@ -26,7 +26,6 @@ from sottovoce_evidence.statement import (
     VocabularyFacts,
     charge_faults,
     differences,
-    realised_epsilon,
     state,
     store_total,
 )
@@ -254,19 +253,6 @@ def test_runs_of_both_kinds_of_sampling_have_a_total_for_replacing_a_user():
     assert store_total([(ROUND, 10)], 1e-6, "pld")[1] == ADDED
     assert store_total([(ROUND, 10), (fixed, 10)], 1e-6, "moments") == (math.inf, REPLACED)
     assert store_total([(ROUND, 10), (NonPrivate(), 1)], 1e-6, "pld")[0] == math.inf
-
-
-def test_the_epsilon_of_the_realised_participation_is_no_part_of_a_statement():
-    planned = state(run(privacy=CORRELATED))
-    over_the_run = planned.mechanism.correlation.sensitivity
-    # Half the sensitivity is twice the noise multiplier.
-    found = realised_epsilon(planned, over_the_run / 2)
-    assert found == state(run(privacy={**CORRELATED, "noise_multiplier": 2.0})).epsilon < planned.epsilon
-    # More than planned cannot be; the planned ε is then shown, and never a smaller one.
-    assert realised_epsilon(planned, 2 * over_the_run) == planned.epsilon
-    assert realised_epsilon(planned, None) is None
-    assert realised_epsilon(state(run()), 1.0) is None
-    assert "ealised" not in json.dumps(planned.to_json())
 
 
 # --- what is not covered, and where tokens come from --------------------------------------------------------------

@@ -24,7 +24,6 @@ from sottovoce_evidence.statement import (
     state,
 )
 from sottovoce_evidence.statement_text import (
-    bytes_text,
     epsilon_text,
     format_value,
     pairs,
@@ -242,11 +241,6 @@ def test_audits_and_private_accuracy_of_a_released_model():
     assert "Over all private evaluations on them, ε is 2.7 at the same δ. This release has no exact figure" in text
     hidden = prose(replace(PLAIN, private_accuracy=replace(found, top1=None), epsilon_held_out=2.7))
     assert "the noise hides how well the model predicts them" in hidden
-
-
-def test_bytes_are_told_in_units_of_a_thousand():
-    told = {0: "0 B", 999: "999 B", 1000: "1 kB", 224_352: "224 kB", 999_600: "1,000 kB", 3_663_656_000: "3.66 GB"}
-    assert {count: bytes_text(count) for count in told} == told
 
 
 def test_values_are_written_as_a_person_writes_them():

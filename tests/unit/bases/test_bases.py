@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from sottovoce.commands.bases import fitting, read_frequencies
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models import registry
 from sottovoce_evidence import bases
@@ -59,27 +60,27 @@ def test_its_words_are_those_that_prepare_takes_by_default(english):
 
 def test_a_base_is_found_by_kind_sizes_and_words(english):
     words = english[1].words
-    assert bases.fitting("lstm", PAPERS_LSTM, words) == "english"
-    assert bases.fitting("gru", PAPERS_LSTM, words) is None
-    assert bases.fitting("lstm", PAPERS_LSTM | {"hidden": 128}, words) is None
-    assert bases.fitting("lstm", PAPERS_LSTM, "other words") is None
+    assert fitting("lstm", PAPERS_LSTM, words) == "english"
+    assert fitting("gru", PAPERS_LSTM, words) is None
+    assert fitting("lstm", PAPERS_LSTM | {"hidden": 128}, words) is None
+    assert fitting("lstm", PAPERS_LSTM, "other words") is None
 
 
 def test_the_tokens_of_its_text_are_counted(english):
     folder, card = english
-    counts = bases.read_frequencies(folder)
+    counts = read_frequencies(folder)
     assert sum(counts.values()) == card.tokens
     assert list(counts) == list(Vocabulary.load(folder / bases.VOCABULARY).words)
     assert counts["the"] > counts["this"] > counts["zone"] > 0
 
 
 def test_counts_that_do_not_fit_the_words_are_refused(tmp_path):
-    assert bases.read_frequencies(tmp_path) == {}
+    assert read_frequencies(tmp_path) == {}
     (tmp_path / bases.VOCABULARY).write_text("red\nblue\n")
     for damaged in ("3\n", "3\nmany\n"):
         (tmp_path / bases.FREQUENCIES).write_text(damaged)
         with pytest.raises(SottoError, match="cannot read"):
-            bases.read_frequencies(tmp_path)
+            read_frequencies(tmp_path)
 
 
 def test_a_folder_without_a_card_is_no_base(tmp_path):

@@ -14,6 +14,7 @@ from tiny_run import WORDS, make_recipe
 from sottovoce.build.assembly import build_model, weights_of
 from sottovoce.cli.evaluate import Measures, evaluate
 from sottovoce.commands.base import Text, train_base
+from sottovoce.commands.bases import read_frequencies
 from sottovoce.commands.evaluate import Extra, evaluate_run, evaluate_start, start_at_hand
 from sottovoce.commands.initial_model import find_start, with_base
 from sottovoce.commands.model_folder import base_weights
@@ -73,7 +74,7 @@ def test_the_name_of_a_base_is_plain(text, tmp_path, name):
 
 
 def test_the_tokens_of_its_text_are_counted_without_what_is_held_out(base, text):
-    train, counts = Store.open(text), bases.read_frequencies(base.out)
+    train, counts = Store.open(text), read_frequencies(base.out)
     assert sum(counts.values()) == base.base.tokens == int(train.lengths(range(train.users)).sum())
     assert all(counts[word] > 0 for word in WORDS)
 
@@ -228,6 +229,6 @@ def test_a_text_file_in_any_language_is_enough(tmp_path):
     vocabulary = Vocabulary.from_file(made.out / bases.VOCABULARY)
     assert vocabulary.fingerprint == made.base.words
     assert vocabulary.language == "th"
-    assert bases.read_frequencies(made.out).keys() == set(vocabulary.words)
+    assert read_frequencies(made.out).keys() == set(vocabulary.words)
     assert set(vocabulary.words[vocabulary.frame_size :]) == set(words)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "text.txt"]

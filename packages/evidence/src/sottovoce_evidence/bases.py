@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import TOKENS, Facts, parse_json, read_plain, read_sealed, shipped_folder
+from sottovoce_evidence.files import Facts, parse_json, read_plain, read_sealed, shipped_folder
 
 CARD, WEIGHTS, VOCABULARY = "card.json", "weights.safetensors", "vocabulary.txt"
 FREQUENCIES = "frequencies.txt"  # a count a line, in the order of the vocabulary
@@ -86,34 +86,6 @@ def is_plain(name: object) -> bool:
     if not isinstance(name, str) or not name.isprintable() or name.split(" ") != name.split():
         return False
     return 0 < len(name) <= MOST_LETTERS and not _NO_NAME.search(name)
-
-
-def check_name(folder: Path, name: object) -> None:
-    """Refuse the card of a base whose name is not plain."""
-    if not is_plain(name):
-        raise SottoError(
-            f"the name in {folder / CARD}, {ascii(name)[:100]}, is not plain, and would be in your statement; take a "
-            f"base whose name has {PLAIN}"
-        )
-
-
-def read_frequencies(folder: Path) -> dict[str, int]:
-    """How often the text of a base has each of its tokens; empty where the folder does not say."""
-    if not (folder / FREQUENCIES).is_file() or not (folder / VOCABULARY).is_file():
-        return {}
-    try:
-        tokens = read_plain(folder / VOCABULARY, TOKENS).decode().split("\n")
-        tokens = tokens[tokens[0].startswith("# ") :]  # the language, where a vocabulary names one
-        counts = read_plain(folder / FREQUENCIES, TOKENS).decode().split("\n")
-        return {token: int(count) for token, count in zip(tokens, counts, strict=True) if token}
-    except ValueError as error:
-        raise SottoError(f"cannot read {folder / FREQUENCIES} ({error}); put it back, or remove it") from None
-
-
-def fitting(kind: str, settings: Mapping[str, Any], words: str) -> str | None:
-    """The name of the shipped base that a model of these settings can start from."""
-    bases = {name: read_base(_room() / name) for name in shipped()}
-    return next((name for name, base in bases.items() if base.fits(kind, settings, words)), None)
 
 
 def _room() -> Path:

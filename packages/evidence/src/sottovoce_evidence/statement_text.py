@@ -302,28 +302,12 @@ def vocabulary_text(vocabulary: VocabularyFacts) -> str:
     return f"{source}{known}" if vocabulary.kind == "words" else f"{vocabulary.kind}, {source}{known}"
 
 
-def released_texts(statement: Statement) -> list[str]:
-    """What may be released of a run."""
-    canaries = ["canaries.json: which canaries were inserted, not which of them were in"]
-    return [
-        *("the model after every round", "record.jsonl", "this statement", "the report without --internal"),
-        *(canaries if statement.canaries else []),
-    ]
-
-
 def accountant_text(statement: Statement) -> str:
     """With the versions that gave ε."""
     library = f"dp-accounting {statement.software.get('dp-accounting', 'of an unknown version')}"
     own = f"sottovoce {statement.software.get('sottovoce-evidence', 'of an unknown version')}"
     names = {"pld": f"PLD ({own}, {library})", "rdp": f"RDP ({library})"}
     return names.get(statement.accountant, "the moments accountant (Abadi et al. 2016, orders 1 to 32)")
-
-
-def noise_source(statement: Statement) -> str:
-    """What noise is drawn with."""
-    if statement.noise_generator == "rounded Gaussians":
-        return "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
-    return "Skellam numbers, exact to 2^-1000, from ChaCha20 with 256-bit keys of each device and the server"
 
 
 def uncovered_texts(statement: Statement) -> list[str]:
@@ -492,14 +476,6 @@ def would_have_seen(share: float) -> str:
     'would have seen noise at 0.9 of its scale'
     """
     return f"would have seen noise at {rounded_down(share, 2)} of its scale"
-
-
-def bytes_text(count: float) -> str:
-    """As networks are measured: 1 kB is 1,000 bytes."""
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if count >= size:
-            return f"{count / size:.3g} {unit}" if count < 999.5 * size else f"{count / size:,.0f} {unit}"
-    return f"{count:.0f} B"
 
 
 def plain(value: Any) -> str:

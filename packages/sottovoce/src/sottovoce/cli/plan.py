@@ -320,7 +320,7 @@ def _print_trained(parts: list[TrainedPart] | None) -> None:
     """All of the model against the part that is trained."""
     if parts is None:
         return
-    from sottovoce_evidence.statement_text import bytes_text
+    from sottovoce.reporting.words import bytes_text
 
     rows = [
         {

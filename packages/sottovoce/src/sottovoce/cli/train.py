@@ -232,7 +232,8 @@ def way_on(run: Path, again: str) -> Iterator[None]:
 
 def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", next_step: str = "") -> None:
     """Print rounds, ε, scores and traffic of a run, and what to do next: `again` resumes a run that was stopped."""
-    from sottovoce_evidence.statement_text import bytes_text, other_relation
+    from sottovoce.reporting.words import bytes_text
+    from sottovoce_evidence.statement_text import other_relation
 
     statement, scores = result.statement, result.evaluation
     if json:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from sottovoce.commands.bases import read_frequencies
 from sottovoce.commands.initial_model import Start
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.demo import demo_texts, demo_vocabulary
@@ -94,7 +95,7 @@ def public_frequencies(vocabulary: Tokenizer, initial: str | None = None) -> Fre
         return Frequencies.of("synthetic messages", _count_demo(vocabulary), vocabulary)
     for name in [*([initial] if initial else []), *bases.shipped()]:
         folder = bases.find(name) or Path(name)
-        counted = bases.read_frequencies(folder)
+        counted = read_frequencies(folder)
         found = Frequencies.of(f"the text of base {folder.name}", counted, vocabulary) if counted else None
         if found is not None:
             return found

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sottovoce.build.assembly import filled_model, model_settings
+from sottovoce.commands.bases import fitting
 from sottovoce.commands.noisy_count import count_users
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer_files import find_tokenizer, option_of
@@ -190,7 +191,7 @@ def _start(people: Store, base: str | Path | None, out: Path | None) -> _Start:
     words = people.vocabulary.without_contexts().fingerprint
     if base is None:
         small = filled_model(Recipe.load("small"))
-        if found := bases.fitting(small.model.kind, model_settings(small), words):
+        if found := fitting(small.model.kind, model_settings(small), words):
             return _Start(f'# Weights to start from: a model of public text in the package.\ninitial = "{found}"')
         text = "# No model in the package has the tokens of this store: training starts from nothing."
         nothing = "training starts from nothing, which takes many more people and rounds than from a base; make one of "

@@ -13,6 +13,7 @@ import numpy as np
 
 from sottovoce.build.assembly import filled_model, load_model, model_settings, weights_of
 from sottovoce.build.rules import NEEDS_START
+from sottovoce.commands.bases import check_name, fitting
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
@@ -89,7 +90,7 @@ def _facts_of(source: ModelFolder, recipe: Recipe, store: Store, *, again: bool)
     signer = _signer(source)
     if source.is_public:
         if source.base:
-            bases.check_name(source.path, source.base.name)
+            check_name(source.path, source.base.name)
         if (base := source.base) is None:
             return StartFacts("", PUBLIC, signer=signer)
         return StartFacts("", PUBLIC, name=source.title, signer=signer, text=base.text, licence=base.licence)
@@ -251,7 +252,7 @@ def with_base(recipe: Recipe, store: Store) -> Recipe:
         return recipe
     filled = filled_model(recipe)
     words = store.vocabulary.without_contexts().fingerprint
-    base = bases.fitting(filled.model.kind, model_settings(filled), words)
+    base = fitting(filled.model.kind, model_settings(filled), words)
     return recipe if base is None else recipe.replace(model={"initial": base})
 
 

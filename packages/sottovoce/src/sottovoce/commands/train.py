@@ -35,6 +35,7 @@ from sottovoce.commands.new_run import (
     save_state,
     start_in,
 )
+from sottovoce.commands.realised import realised_epsilon
 from sottovoce.evaluation.figures import Evaluation, last_evaluation
 from sottovoce.evaluation.prediction import evaluate
 from sottovoce.files import explain_full_disk
@@ -72,7 +73,6 @@ from sottovoce_evidence.statement import (
     RunFacts,
     Statement,
     VocabularyFacts,
-    realised_epsilon,
     state,
 )
 

@@ -13,6 +13,7 @@ from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
+from sottovoce.reporting.words import bytes_text, noise_source, released_texts
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.adversaries import adversaries
 from sottovoce_evidence.errors import count_of, plural
@@ -22,18 +23,15 @@ from sottovoce_evidence.statement_text import (
     PRACTICE,
     PROTECTS,
     accountant_text,
-    bytes_text,
     epsilon_against,
     epsilon_text,
     finite,
     format_value,
-    noise_source,
     other_relation,
     pairs,
     paragraphs,
     percent,
     plain,
-    released_texts,
     start_text,
     uncovered_texts,
     vocabulary_text,
