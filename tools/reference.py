@@ -9,24 +9,23 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import inspect
 import re
 import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin
 
 import cyclopts
 
 import sottovoce
 from sottovoce.cli.examples import EXAMPLES, commands
 from sottovoce.cli.main import app
+from sottovoce.cli.recipe_keys import describe
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS
 from sottovoce.privacy.sampling import SAMPLERS
-from sottovoce_evidence import recipe
 from sottovoce_evidence.recipe import SECTIONS, shipped_recipes
 
 ROOT = Path(__file__).parent.parent
@@ -69,19 +68,12 @@ def recipe_page() -> str:
 
 
 def keys_of(section: str) -> Iterator[Key]:
-    if hasattr(recipe, "describe"):
-        for row in recipe.describe():
-            if row.section == section:
-                default = "not set" if row.default is None else f"`{_toml(row.default)}`"
-                choices = row.choices or REGISTERED.get(f"{row.section}.{row.name}", ())
-                allowed = ", ".join(f"`{choice}`" for choice in choices) or row.range
-                yield Key(row.name, row.kind, default, allowed, row.meaning)
-        return
-    hints = get_type_hints(SECTIONS[section])
-    for item in dataclasses.fields(SECTIONS[section]):
-        limits, hint = item.metadata, hints[item.name]
-        default = "not set" if item.default is None else f"`{_toml(item.default)}`"
-        yield Key(item.name, _kind(hint), default, _allowed(limits), limits["meaning"])
+    for row in describe():
+        if row.section == section:
+            default = "not set" if row.default is None else f"`{_toml(row.default)}`"
+            choices = row.choices or REGISTERED.get(f"{row.section}.{row.name}", ())
+            allowed = ", ".join(f"`{choice}`" for choice in choices) or row.range
+            yield Key(row.name, row.kind, default, allowed, row.meaning)
 
 
 def _kind(hint: Any) -> str:

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from sottovoce.cli.recipe_keys import Key, describe
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.recipe import SECTIONS, Key, Recipe, describe
+from sottovoce_evidence.recipe import SECTIONS, Recipe
 
 
 def test_toml_in_and_out():

@@ -370,31 +370,6 @@ class Recipe:
 SECTIONS: dict[str, type] = get_type_hints(Recipe)
 
 
-@dataclass(frozen=True)
-class Key:
-    """A key of a recipe, for people to read."""
-
-    section: str
-    name: str
-    kind: str  # a whole number, a list of numbers, ...
-    default: object  # None: not set
-    choices: tuple[str, ...]
-    range: str  # such as `> 0 and < 1`; empty where any value will do
-    meaning: str
-
-
-def describe() -> list[Key]:
-    """All keys of a recipe, in order: the one source of the reference page."""
-    rows = []
-    for section, kind in SECTIONS.items():
-        hints = get_type_hints(kind)
-        for item in dataclasses.fields(kind):
-            limits: Limits = item.metadata["limits"]
-            wanted = _kind_name(_plain_type(hints[item.name]))
-            rows.append(Key(section, item.name, wanted, item.default, limits.choices, limits.range, limits.meaning))
-    return rows
-
-
 def shipped_recipes() -> list[str]:
     """The names of the recipes in the package."""
     return sorted(path.stem for path in shipped_folder("recipes").glob("*.toml"))
@@ -413,7 +388,7 @@ def _build(kind: type, values: Mapping[str, Any], section: str) -> Any:
 
 def _check(value: Any, kind: Any, limits: Limits, name: str) -> Any:
     """The value, where its type and range are those of the key."""
-    wanted, meaning = _plain_type(kind), f"({limits.meaning})"
+    wanted, meaning = plain_type(kind), f"({limits.meaning})"
     if value is None and wanted is not kind:
         return None
     if get_origin(wanted) is tuple:
@@ -447,14 +422,14 @@ def _why_not(error: Exception) -> str:
 _KIND_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
-def _kind_name(kind: Any) -> str:
+def kind_name(kind: Any) -> str:
     if get_origin(kind) is not tuple:
         return _KIND_NAMES[kind]
     inner = get_args(kind)[0]
     return "a list of pairs" if get_origin(inner) is tuple else f"a list of {_KIND_NAMES[inner].removeprefix('a ')}s"
 
 
-def _plain_type(kind: Any) -> type:
+def plain_type(kind: Any) -> type:
     """`float` for `float | None`."""
     if isinstance(kind, UnionType):
         return next(member for member in get_args(kind) if member is not type(None))
@@ -462,7 +437,7 @@ def _plain_type(kind: Any) -> type:
 
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
-    wanted = _plain_type(kind)
+    wanted = plain_type(kind)
     if text.lower() == "none" and wanted is not kind and name != "model.initial":  # whose "none" is a value
         return None
     if wanted is str:

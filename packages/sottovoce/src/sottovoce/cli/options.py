@@ -84,7 +84,7 @@ def set_options(settings: list[str] | None) -> str:
 
 def setting_called(option: str) -> str | None:
     """The key of a recipe that an option is called like, if it is clear: `--epsilon` is `privacy.epsilon`."""
-    from sottovoce_evidence.recipe import describe
+    from sottovoce.cli.recipe_keys import describe
 
     name = option.removeprefix("--").partition("=")[0].replace("-", "_")
     sections = [key.section for key in describe() if key.name == name]
