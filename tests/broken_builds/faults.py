@@ -2850,71 +2850,23 @@ def one_user_replaced_who_is_only_added():
     cross_check._composed = lambda events, delta, step, replaced: real(events, delta, step, False)
 
 
-@caught_by(
-    "unit/commands/test_verify.py",
-    "test_rounds_that_were_paid_again_excuse_others_only_where_a_budget_forbids_them",
-)
-def rounds_that_were_paid_again_and_excuse_all_others():
-    """A release that says that a round was done again need not charge the rounds that it planned."""
-    from sottovoce.commands import verify
-
-    verify._again_faults = lambda found: iter(())
+EVIDENCE = "../packages/evidence/tests/test_verify.py"
 
 
-@caught_by("unit/commands/test_verify.py", "test_no_release_chooses_how_strictly_it_is_compared")
-def a_release_that_chooses_how_it_is_compared():
-    """Words are compared only where the release says that this version wrote them."""
-    from importlib.metadata import version
-
-    from sottovoce.reporting import sentences
-
-    real = sentences.faults
-
-    def faults(release, statement):
-        return real(release, statement) if statement.software["sottovoce"] == version("sottovoce") else iter(())
-
-    sentences.faults = faults
-
-
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[form 1]")
-def an_old_form_that_is_believed():
-    """A statement may say that it has an earlier form."""
-    from sottovoce.commands import verify
-
-    verify._LABELS["statement"] = (1, 2, 3)
-
-
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[covered rounds alone]")
+@caught_by(EVIDENCE, "test_a_lie_with_all_that_follows_from_it_fails[half of the rounds are charged]")
 def rounds_that_nothing_covers():
-    """A release whose rounds are all said to be covered has an ε of 0, and passes."""
-    from sottovoce.commands import verify
+    """A release may charge less than the rounds of its recipe cost."""
+    from sottovoce_evidence import verify
 
-    verify.charge_faults = lambda statement, spent, derived: iter(())
+    verify.charge_faults = lambda evidence: iter(())
 
 
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[another relation]")
+@caught_by(EVIDENCE, "test_any_leaf_of_the_statement_that_is_changed_fails[masked]")
 def a_statement_that_is_believed():
-    """A release may state any relation, rate, sensitivity and noise beside the charges of its ledger."""
-    from sottovoce.commands import verify
+    """A release may state any ε, relation, rate, sensitivity and noise beside the charges of its ledger."""
+    from sottovoce_evidence import verify
 
-    verify.fact_faults = lambda statement, recipe: iter(())
-
-
-@caught_by("unit/commands/test_verify.py", "test_a_lie_that_the_folder_shows_fails[one user replaced]")
-def an_epsilon_that_is_not_computed_again():
-    """Of all ε in a statement, the first alone is checked."""
-    from sottovoce.commands import verify
-
-    verify._other_faults = lambda found: iter(())
-
-
-@caught_by("unit/commands/test_verify.py", "test_what_is_no_plain_file_is_not_opened[onnx/extra]")
-def a_pipe_that_counts_for_nothing():
-    """What is no plain file is left out of the folder's list, and opened later."""
-    from sottovoce.commands import verify
-
-    real = verify.signature.check_folder
-    verify.signature.check_folder = lambda *given: dataclasses.replace(real(*given), odd=(), file_faults=())
+    verify.differences = lambda stated, due, path="": iter(())
 
 
 # --- noise, seen from outside ----------------------------------------------------------------------------------------

@@ -189,5 +189,3 @@ def test_every_sampler_answers_what_a_run_asks():
         how = {"examples_per_user": 3} if examples else {"sampling": name, **separated}
         plan = make_plan(users=100, cohort=10, rounds=30, delta=1e-5, noise_multiplier=1.5, **how)
         assert plan.epsilon > 0
-        assert sampler.summary
-        assert "100" in sampler.describe(10, 100, 3)
