@@ -76,14 +76,6 @@ def keys_of(section: str) -> Iterator[Key]:
             yield Key(row.name, row.kind, default, allowed, row.meaning)
 
 
-def _kind(hint: Any) -> str:
-    hint = _without_none(hint)
-    if get_origin(hint) is tuple:
-        inner = get_args(hint)[0]
-        return "list of pairs" if get_origin(inner) is tuple else f"list of {_kind(inner)}s"
-    return {int: "integer", float: "number", str: "text", bool: "true or false"}[hint]
-
-
 def _without_none(hint: Any) -> Any:
     """`float` for `float | None`."""
     members = get_args(hint)
@@ -96,13 +88,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     return str(list(value)) if isinstance(value, tuple) else str(value)
-
-
-def _allowed(limits: Any) -> str:
-    if limits["choices"]:
-        return ", ".join(f"`{choice}`" for choice in limits["choices"])
-    signs = {"low": ">=", "above": ">", "below": "<"}
-    return " and ".join(f"{sign} {limits[name]}" for name, sign in signs.items() if limits[name] is not None)
 
 
 # Command line

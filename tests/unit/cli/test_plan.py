@@ -127,18 +127,6 @@ def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
     assert made["epsilon"] < made["epsilon_zcdp"] < made["epsilon_replaced"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--noise", "blt"], "privacy.noise='blt' needs to know how often"),
-        (["--sampling", "in_turn", "--noise", "blt", "--bands", "3"], "privacy.noise_bands has no meaning"),
-        (["--sampling", "min_separation", "--participations", "6"], "privacy.min_separation is not set"),
-    ],
-)
-def test_noise_that_does_not_fit_is_refused(refusal, arguments, words):
-    assert words in refusal(*SIZES, "--epsilon", "8", *arguments)
-
-
 def test_a_cohort_is_not_found_for_correlated_noise():
     with pytest.raises(SottoError, match="independent noise"):
         Training(noise_std=0.1, clip_norm=1.0, noise="banded").with_cohort()
