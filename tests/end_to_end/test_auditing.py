@@ -155,7 +155,7 @@ def test_somebody_who_writes_unlike_all_others_shows_without_a_clip_and_hardly_w
     words = range(vocabulary.size - 20, vocabulary.size)
     generator = np.random.default_rng(0)
     others = [[BOS, *generator.choice(words[:10], size=18), EOS] for _ in range(11)]
-    store = Store.from_users([[BOS, *[words[19], words[18]] * 9, EOS], *others], vocabulary)
+    store = Store.from_users([[BOS, *[words[19], words[18]] * 9, EOS], *others], vocabulary, tokens_per_user=20)
     common = {
         "data": {"store": "in memory"}, "model": {"embedding": 8, "hidden": 8},
         "local": {"batch": 2, "unroll": 5, "learning_rate": 3.0}, "run": {"rounds": 4, "block": 4, "devices": 1},

@@ -25,8 +25,8 @@ def test_runs_on_one_store_are_measured_together(sotto: Sotto, world: World, run
     (elsewhere / "recipe.toml").write_text(recipe.replace(str(world.store), str(tmp_path / "gone")))
     (run / "audit").mkdir(mode=0o700)
     attack = {"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8}
-    found = audit_files({"membership": {"attacks": [attack]}})["membership"]
-    (run / "audit" / "membership.json").write_text(json.dumps(found))
+    audited = {"membership": {"attacks": [attack], "weights": ModelFolder.open(run).digest}}
+    (run / "audit" / "membership.json").write_text(json.dumps(audit_files(audited)["membership"]))
     page = tmp_path / "page.html"
     found = sotto("compare", run, elsewhere, "--out", page, "--json").json()
     here, there = found["runs"]

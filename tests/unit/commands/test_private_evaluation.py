@@ -227,9 +227,9 @@ def test_an_accuracy_with_less_noise_than_it_claims_is_not_verified(run, clear, 
     accuracy = evidence.facts.private_accuracy
     terms = replace(accuracy.terms, noise_multiplier=accuracy.terms.noise_multiplier * 0.97)
     facts = replace(evidence.facts, private_accuracy=replace(accuracy, terms=terms))
-    files.write_aside(release / "facts.json", files.pretty(files.sealed(facts.to_json())))
+    (release / "facts.json").write_bytes(files.pretty(files.sealed(facts.to_json())))
     statement = state(replace(evidence, facts=facts))
-    files.write_aside(release / "privacy.json", files.pretty(files.sealed(statement.to_json())))
+    (release / "privacy.json").write_bytes(files.pretty(files.sealed(statement.to_json())))
     assert "ε = 2 is claimed, and the noise of the accuracy comes to 2." in check().found
 
 
