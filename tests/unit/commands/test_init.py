@@ -64,7 +64,7 @@ def test_a_store_of_other_words_starts_from_nothing_and_is_told_so(store):
 
 
 def test_a_store_of_the_words_of_a_base_starts_from_it(store, monkeypatch):
-    monkeypatch.setattr(bases, "fitting", lambda kind, settings, words: "english")
+    monkeypatch.setattr("sottovoce.commands.init.fitting", lambda kind, settings, words: "english")
     made = write_recipe(store, users=4000)
     assert Recipe.parse(made.text).model.initial == "english"
     assert made.notes == ()
