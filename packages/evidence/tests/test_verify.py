@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tomllib
 from dataclasses import fields, replace
 from pathlib import Path
@@ -27,6 +30,7 @@ from releases import (
 from sottovoce_evidence import accounting, verify
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import CHECKSUM, parse_json
+from sottovoce_evidence.main import main
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import CARD, FACTS, LEDGER, README, RECIPE, RECORD, STATEMENT, WEIGHTS
 from sottovoce_evidence.signature import RELEASE, sign_folder
@@ -328,3 +332,49 @@ def test_the_signer_that_is_named_must_have_signed(release):
     assert verify_release(folder, unsigned=True).verified
     with pytest.raises(SottoError, match="came with the release"):
         verify_release(release(), signer=str(folder / "signer.pub"))
+
+
+def test_the_command_ends_with_a_status_for_each_outcome(release, tmp_path, capsys):
+    assert main([str(release()), "--signer", SIGNER]) == 0
+    out = capsys.readouterr().out
+    assert "no check failed" in out
+    assert "claimed by the statement" in out
+    assert main([str(release()), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"] is True
+    folder = release()
+    (folder / README).write_text("perfectly safe")
+    sign_folder(folder, KEY, RELEASE)
+    assert main([str(folder)]) == 0
+    assert "\nThis run satisfies" in capsys.readouterr().out
+    (folder / WEIGHTS).write_bytes(b"")
+    assert main([str(folder)]) == 1
+    assert "FAILED: files" in capsys.readouterr().out
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a shell")
+def test_a_reader_who_leaves_and_a_terminal_without_greek_are_no_errors(releases):
+    command = f"{sys.executable} -m sottovoce_evidence.main {releases / 'turns'}"
+    for text, environment in ((f"{command} | head -c 1", {}), (command, {"PYTHONIOENCODING": "ascii"})):
+        ended = subprocess.run(text, shell=True, capture_output=True, env={**os.environ, **environment})
+        assert b"Traceback" not in ended.stderr
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda e: replace(e, facts=replace(e.facts, clipped_parts=10**12)),
+        lambda e: replace(e, recipe=e.recipe.replace(run={"rounds": 10**12})),
+        lambda e: replace(e, recipe=e.recipe.replace(privacy={"noise_coefficients": (1.0,) * 10**5})),
+    ],
+    ids=["parts", "rounds", "numbers"],
+)
+def test_a_release_that_asks_for_endless_work_is_refused_at_once(change, release):
+    folder = release("correlated")
+    evidence = change(read_evidence(folder))
+    write_json(folder / FACTS, evidence.facts.to_json())
+    (folder / RECIPE).write_text(evidence.recipe.to_toml())
+    sign_folder(folder, KEY, RELEASE)
+    assert "takes too long" in failed(folder)["statement"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -24,18 +26,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--unsigned", action="store_true", help="check a release without signature too")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     given = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no ε
     try:
         found = verify_release(given.folder, signer=given.signer, unsigned=given.unsigned)
     except (SottoError, OSError) as error:
         print(f"error: {printable(str(error))}", file=sys.stderr)
         return 2
-    print(json.dumps(found.to_json(), indent=2, ensure_ascii=False) if given.json else "\n".join(lines(found)))
+    try:
+        print(json.dumps(found.to_json(), indent=2) if given.json else "\n".join(lines(found)), flush=True)
+    except BrokenPipeError:  # as of `sotto-verify DIR | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0 if found.verified else 1
 
 
 def lines(found: Verification) -> Iterator[str]:
     """A verification as a person reads it: what fails or must be known first comes first."""
-    yield from (printable(note) for note in found.notes if note.startswith(LOUD))
+    for note in (note for note in found.notes if note.startswith(LOUD)):
+        yield from map(printable, note.split("\n"))
     width = max((len(check.name) for check in found.checks), default=0)
     wide = max((len(check.result) for check in found.checks), default=0)
     for check in found.checks:

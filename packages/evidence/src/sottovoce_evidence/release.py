@@ -70,6 +70,16 @@ def check_work(events: Sequence[object]) -> None:
         raise SottoError(f"{together:,} examples of a user in all charges take too long to account for")
 
 
+def check_sizes(recipe: Json, parts: int) -> None:
+    """Refuse a recipe whose mechanism would take longer to compute than a reviewer waits, or more memory."""
+    numbers = {f"{section}.{key}": value for section, keys in recipe.items() for key, value in keys.items()}
+    limits = {"run.rounds": _LIMITS["rounds"], "clipped_parts": _MOST_NUMBERS}
+    for name, value in {**numbers, "clipped_parts": parts}.items():
+        many = isinstance(value, list | tuple) and len(value) > _MOST_NUMBERS
+        if many or (isinstance(value, int) and value > limits.get(name, math.inf)):
+            raise SottoError(f"{name} takes too long to compute with")
+
+
 def _moved(event: Json) -> float:
     """By how many times the noise a user's examples move a round, on average. Where it is much, ε takes minutes."""
     names = ("examples_per_user", "example_rate", "noise_multiplier")

@@ -32,6 +32,7 @@ from sottovoce_evidence.release import (
     RECORD,
     STATEMENT,
     WEIGHTS,
+    check_sizes,
     check_work,
     folder_faults,
     is_release,
@@ -315,7 +316,7 @@ class _Found:
             self.notes.append(f"{LOUD}: {README} could not be rendered again ({why})")
         elif read_plain(self.folder / README) != text.encode():
             promised = text.split("## What is promised", 1)[1].split("\n", 2)[2].split("\n\nNot covered", 1)[0]
-            self.notes.append(f"{LOUD}: {README} was edited by its owner. This is what follows: {promised}")
+            self.notes.append(f"{LOUD}: {README} was edited by its owner. This is what follows:\n{promised}")
 
 
 def read_evidence(folder: Path) -> Evidence:
@@ -329,6 +330,7 @@ def read_evidence(folder: Path) -> Evidence:
         raise SottoError(f"{FACTS} has more than its facts: {', '.join(map(shown, other))}")
     if run != facts.run:
         raise SottoError(f"{LEDGER} is that of the run {shown(run)}, and {FACTS} names {shown(facts.run)}")
+    check_sizes(recipe.to_dict(), facts.clipped_parts)
     return Evidence(recipe, charges_of(charges), facts)
 
 
