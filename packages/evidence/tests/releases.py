@@ -10,7 +10,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sottovoce_evidence.accounting import BestOfRuns, ThresholdedHistogram
+from sottovoce_evidence.accounting import BestOfRuns, ThresholdedHistogram, epsilon
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.files import CHECKSUM, Json, as_json, pretty, sealed, sha256_of
 from sottovoce_evidence.ledger import chained, release_ledger
@@ -82,7 +82,7 @@ def _planned(recipe: Recipe) -> list[Any]:
 def evidences() -> dict[str, Evidence]:
     """One of each kind of run."""
     start = StartFacts("cd" * 32, "private", runs=(EarlierRun("earlier", 1.0, 1e-6),), charged=tuple(_planned(PLAIN)))
-    found_words = VocabularyFacts("ab" * 16, "private", epsilon=0.5, delta=1e-8)
+    found_words = VocabularyFacts("ab" * 16, "private", epsilon=epsilon([(WORDS, 1)], 1e-7) * 1.001, delta=1e-7)
     best = BestOfRuns(4.0, "geometric", tuple(_planned(PLAIN)))
     return {
         "poisson": Evidence(PLAIN, _planned(PLAIN), FACTS_OF_A_RUN),

@@ -199,7 +199,8 @@ def test_against_the_server_another_epsilon_is_told_with_who_may_collude():
 def test_words_that_were_found_in_peoples_text_are_told_with_their_cost():
     statement = STATEMENTS["words"]
     assert WORDS in dict(statement.charged)
-    assert "found in the users' own text with ε = 0.5 at δ = 1e-8, which is part of this run's ε" in prose(statement)
+    assert "found in the users' own text with ε = " in prose(statement)
+    assert "at δ = 1e-7, which is part of this run's ε" in prose(statement)
     assert f"Training alone has ε = {rounded_up(statement.epsilon_training)} at the same δ." in prose(statement)
     assert "Training alone" not in prose(PLAIN)
 

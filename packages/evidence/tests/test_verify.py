@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -28,13 +29,23 @@ from releases import (
 )
 
 from sottovoce_evidence import accounting, verify
+from sottovoce_evidence.accounting import BestOfRuns
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import CHECKSUM, parse_json
 from sottovoce_evidence.main import main
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.release import CARD, FACTS, LEDGER, README, RECIPE, RECORD, STATEMENT, WEIGHTS
 from sottovoce_evidence.signature import RELEASE, sign_folder
-from sottovoce_evidence.statement import AuditOutcome, Evidence, RunFacts, StartFacts, Statement, state
+from sottovoce_evidence.statement import (
+    AuditOutcome,
+    Evidence,
+    Registered,
+    RunFacts,
+    StartFacts,
+    Statement,
+    VocabularyFacts,
+    state,
+)
 from sottovoce_evidence.statement_text import LOUD
 from sottovoce_evidence.verify import FAILED, NOT_PROVED, OWN_CODE, OWNERS_WORD, read_evidence, verify_release
 
@@ -253,6 +264,31 @@ NAMED_LIES = {
     "an experiment": lambda e: _lie(e, {"privacy": {"mode": "experiment"}}),
     "no noise": lambda e: _lie(e, {"privacy": {"mode": "none"}}),
     "secrets from the seed": lambda e: _lie(e, {"privacy": {"secrets": "seeded"}}),
+    "examples are drawn, and users charged for a Poisson cohort": lambda e: _lie(
+        e, {"run": {"algorithm": "els"}, "local": {"tokens": 20}, "privacy": {"examples_per_user": 100}}
+    ),
+    "a start that is hidden": lambda e: _lie(e, {"model": {"initial": "secret"}}),
+    "a start of which nothing is known": lambda e: _lie(e, start=StartFacts(HASH, "unknown")),
+    "a private start of no run": lambda e: _lie(e, start=StartFacts(HASH, "private")),
+    "words that cost less": lambda e: replace(
+        EVIDENCES["words"],
+        facts=replace(
+            EVIDENCES["words"].facts,
+            vocabulary=VocabularyFacts(HASH, "private", epsilon=1e-4, delta=1e-7),
+        ),
+    ),
+    "fewer devices than a sum is over": lambda e: replace(
+        EVIDENCES["masked"], facts=replace(EVIDENCES["masked"].facts, registered=Registered(1))
+    ),
+    "a server that saw several runs": lambda e: replace(
+        EVIDENCES["masked"],
+        charged=[(BestOfRuns(1000.0, "geometric", tuple(EVIDENCES["masked"].charged)), 1)],
+        facts=replace(EVIDENCES["masked"].facts, chosen=EVIDENCES["chosen"].facts.chosen),
+    ),
+    "less than nothing was done again": lambda e: _lie(e, charged_again=-3),
+    "a name that is a page": lambda e: _lie(
+        e, published=replace(e.facts.published, name="x\n\n**Correction: ε = 0.01.** <!--")
+    ),
     "text of all users is pooled": lambda e: _lie(e, {"run": {"algorithm": "central"}}),
     "examples are drawn, and users charged": lambda e: _lie(e, {"run": {"algorithm": "els"}}),
     "noise of devices in sums that are not masked": lambda e: _lie(
@@ -297,7 +333,7 @@ def _write_own(folder: Path, evidence: Evidence) -> Path:
     from sottovoce_evidence.files import sha256_of
     from sottovoce_evidence.release import DERIVED
 
-    (folder / RECORD).write_bytes(b'{"round": 0}\n')
+    write_lines(folder / RECORD, [{"round": number, "epsilon": 1.0} for number in range(7)])
     files = {path.name: sha256_of(path) for path in folder.iterdir() if path.name not in DERIVED}
     state_again(folder, replace(evidence, facts=replace(evidence.facts, files=files)))
     return folder
@@ -377,4 +413,27 @@ def test_a_release_that_asks_for_endless_work_is_refused_at_once(change, release
     write_json(folder / FACTS, evidence.facts.to_json())
     (folder / RECIPE).write_text(evidence.recipe.to_toml())
     sign_folder(folder, KEY, RELEASE)
-    assert "takes too long" in failed(folder)["statement"]
+    assert re.search("takes too long|at most", failed(folder)["statement"])
+
+
+@pytest.mark.timeout(60)
+def test_a_name_that_is_there_twice_among_many_is_found_at_once():
+    names = ",".join(f'"{number}":1' for number in range(200_000))
+    with pytest.raises(ValueError, match="'z' is there twice"):
+        parse_json(f'{{{names},"z":1,"z":1}}')
+
+
+def test_a_record_that_leaves_out_its_last_round_fails(release):
+    folder = release()
+    lines = [parse_json(line) for line in (folder / RECORD).read_bytes().splitlines()][:-1]
+    write_lines(folder / RECORD, [{**line, **({"epsilon": 1e-9} if line["round"] else {})} for line in lines])
+    sign_folder(folder, KEY, RELEASE)
+    assert "ends with round" in failed(folder)["record"]
+
+
+def test_facts_that_are_no_facts_are_a_failed_check(release):
+    folder = release()
+    for name in (FACTS, STATEMENT):
+        write_json(folder / name, {**json.loads((folder / name).read_text()), "software": []})
+    sign_folder(folder, KEY, RELEASE)
+    assert "no table of texts" in failed(folder)["statement"]

@@ -96,9 +96,11 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
         if value not in parts:
             raise ValueError(f"{value!a:.80} is none of {', '.join(map(str, parts))}")
         return value
+    if kind == dict[str, str] and not (isinstance(value, dict) and all(isinstance(one, str) for one in value.values())):
+        raise TypeError(f"{value!a:.80} is no table of texts")
     if kind in _NAMES and type(value) is not kind:
         raise TypeError(f"{value!a:.80} is not {_NAMES[kind]}")
-    return from_json_number(value, null=null) if kind is float else value
+    return from_json_number(value, null=null) if kind is float else value  # pyrefly: ignore
 
 
 def open_plain(path: Path, most: float = math.inf) -> BufferedReader:
@@ -161,8 +163,9 @@ def parse_json(contents: bytes | str) -> Any:
 def _once(pairs: list[tuple[str, Any]]) -> Json:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is there twice")
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"{twice!r} is there twice")
     return found
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sottovoce_evidence.errors import SottoError
@@ -28,7 +29,7 @@ _LARGEST = {
 }
 RUN_NAME = re.compile(r"[\w-]{1,64}", re.ASCII)
 # A kind of round takes about a third of a second, a thousand examples of a user a few.
-_MOST_KINDS, _MOST_NUMBERS, _MOST_MOVED = 40, 10**4, 100
+_MOST_KINDS, _MOST_NUMBERS, _MOST_MOVED, _MOST_OF_MATRIX = 40, 10**4, 100, 10**8
 _LIMITS = {"examples_per_user": 10_000, "silos": 10_000, "rounds": 10**7}
 
 
@@ -70,6 +71,21 @@ def check_work(events: Sequence[object]) -> None:
         raise SottoError(f"{together:,} examples of a user in all charges take too long to account for")
 
 
+def texts_in(value: object) -> Iterator[str]:
+    """All texts in a JSON value, names of keys among them."""
+    if isinstance(value, str):
+        yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from texts_in(one)
+    if isinstance(value, dict):
+        yield from value
+
+
+def is_line(text: str) -> bool:
+    """Is it one line, without marks that change a page around it? Facts of a release are written into its README."""
+    return not any(unicodedata.category(sign) in ("Cc", "Cs", "Zl", "Zp") or sign in "<>`" for sign in text)
+
+
 def check_sizes(recipe: Json, parts: int) -> None:
     """Refuse a recipe whose mechanism would take longer to compute than a reviewer waits, or more memory."""
     numbers = {f"{section}.{key}": value for section, keys in recipe.items() for key, value in keys.items()}
@@ -78,6 +94,12 @@ def check_sizes(recipe: Json, parts: int) -> None:
         many = isinstance(value, list | tuple) and len(value) > _MOST_NUMBERS
         if many or (isinstance(value, int) and value > limits.get(name, math.inf)):
             raise SottoError(f"{name} takes too long to compute with")
+    _check_matrix(recipe["privacy"]["noise_coefficients"], recipe["run"]["rounds"])
+
+
+def _check_matrix(coefficients: Sequence[float], rounds: int) -> None:
+    if len(coefficients) * rounds > _MOST_OF_MATRIX:
+        raise SottoError(f"a matrix of {rounds:,} rounds takes too long to account for")
 
 
 def _moved(event: Json) -> float:

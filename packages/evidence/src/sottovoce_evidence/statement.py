@@ -24,6 +24,7 @@ from sottovoce_evidence.accounting import (
     total_of,
 )
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
+from sottovoce_evidence.bases import NO_BASE
 from sottovoce_evidence.bounds import Sensitivity
 from sottovoce_evidence.errors import SottoError, count_of, plain_number
 from sottovoce_evidence.files import Facts, Json
@@ -42,6 +43,7 @@ HeldOut = Literal["exact", "private"]
 EXACT = "exact"  # or PRIVATE
 ROUNDING = 1e-6  # norms are rounded to float32
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
+Relation = Literal["add-or-remove-one-user", "replace-one-user", "none"]  # what an ε makes indistinguishable
 AuditResult = Literal["passed", "failed", "not run"]
 Noise = Literal["rounded Gaussians", "Skellam numbers"]
 NotCovered = Literal[
@@ -139,7 +141,7 @@ class StartFacts(Facts, sparse=True):
     """
 
     weights: str
-    trained_on: str
+    trained_on: Literal["public", "private", "unknown"]
     declared: bool = False
     name: str | None = None
     signer: str | None = None
@@ -266,7 +268,7 @@ class RunFacts(Facts, sparse=True):
     every_record_is_a_user: bool = False
     held_out: HeldOut = EXACT
     epsilon_store: float = math.inf
-    relation_store: str | None = None
+    relation_store: Relation | None = None
     store_gone: bool = False
     out_of_date: bool = False
     files: dict[str, str] = field(default_factory=dict)
@@ -728,6 +730,7 @@ def charge_faults(evidence: Evidence) -> Iterator[str]:
     planned, rounds = mechanism.events(facts.rounds_planned), list(evidence.rounds.items())
     if facts.start and total_of(facts.start.charged) - total_of(evidence.charged):
         yield "it does not charge the runs that the model starts from, whose people are this run's"
+    yield from _fact_faults(evidence, mechanism)
     if facts.vocabulary.private != any(isinstance(event, ThresholdedHistogram) for event, _ in evidence.charged):
         yield "a vocabulary is charged, or found in the users' own text, and not both"
     choices = [event for event, _ in rounds if isinstance(event, BestOfRuns)]
@@ -752,6 +755,34 @@ def charge_faults(evidence: Evidence) -> Iterator[str]:
     if more and sum(evidence.rounds.values()) < sum(count for _, count in due) + more:
         yield f"it does not charge {count_of(more, 'round')} that were done again or elsewhere"
     yield from _unbudgeted(evidence, mechanism)
+
+
+def _fact_faults(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:
+    """Facts that contradict the recipe, the ledger or one another."""
+    facts, recipe, start, words = evidence.facts, evidence.recipe, evidence.facts.start, evidence.facts.vocabulary
+    counts = (facts.rounds_done, facts.charged_again, facts.charged_elsewhere, facts.clipped_parts - 1)
+    if min(*counts, facts.owners_per_record - 1) < 0:
+        yield "it counts fewer than none"
+    if recipe.model.initial not in (None, NO_BASE) and start is None:
+        yield f"the recipe starts from {recipe.model.initial!r}, and nothing is said of it"
+    if start is not None and start.trained_on == UNKNOWN:
+        yield "the model starts from one that gives nobody a guarantee"
+    if start is not None and (start.trained_on == PRIVATE) != bool(start.runs):
+        yield "the start is of private runs, or names such runs, and not both"
+    if mechanism.devices is not None and (facts.chosen or (start is not None and start.charged)):
+        yield "no ε holds against a server that saw several runs of the same people"
+    if facts.registered is not None and not 0 <= facts.registered.keys_made_by_server <= facts.registered.devices:
+        yield "the server made more keys than there are devices"
+    if facts.registered is not None and facts.registered.devices < recipe.federation.survivors:
+        yield f"a sum is over {recipe.federation.survivors} devices, and {facts.registered.devices} are registered"
+    found = [(event, count) for event, count in evidence.charged if isinstance(event, ThresholdedHistogram)]
+    if found and words.epsilon is not None and words.delta is not None:
+        try:
+            cost = accounting.epsilon(found, words.delta)
+        except SottoError:  # the accountant refuses a δ that they use up
+            cost = math.inf
+        if not cost <= words.epsilon * 1.01:  # noise is chosen for it
+            yield f"the words are said to cost ε = {words.epsilon:g} at δ = {words.delta:g}, and it comes to {cost:.4g}"
 
 
 def _unbudgeted(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:
@@ -794,7 +825,7 @@ def _alike(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def store_total(spent: Spent, delta: float, accountant: str) -> tuple[float, str]:
+def store_total(spent: Spent, delta: float, accountant: str) -> tuple[float, Any]:
     """ε of all that a store was charged, and what may change between two populations."""
     relation = accounting.relation_of(event for event, _ in spent) or "none"
     # RDP has an answer for some rounds that PLD has none for.

@@ -35,10 +35,12 @@ from sottovoce_evidence.release import (
     check_sizes,
     check_work,
     folder_faults,
+    is_line,
     is_release,
     largest,
     numbers_in,
     shown,
+    texts_in,
 )
 from sottovoce_evidence.rules import guarantee_rules
 from sottovoce_evidence.statement import (
@@ -278,6 +280,8 @@ class _Found:
                 return
         if due.chosen or due.charged_elsewhere:  # its ε has more than the rounds of the record
             return
+        if lines and before != due.rounds_done:
+            yield f"it ends with round {before}, and the statement with {due.rounds_done}"
         for line in lines[-1:]:
             if 0 < line["round"] == due.rounds_done and spent < due.epsilon_spent * (1 - 1e-3):
                 yield f"its last ε is {spent:.4g}, and that of these rounds comes to {due.epsilon_spent:.4g}"
@@ -311,7 +315,7 @@ class _Found:
             self.notes.append(f"{README} was written by version {_value(writer)}, and is not compared by {own}")
             return
         signer = self.signed.signer or "FINGERPRINT"
-        text, why = _try(lambda: readme(Released.of(self.folder, due, evidence.recipe), signer))
+        text, why = _try(lambda: readme(Released.of(self.folder, due, evidence.recipe), signer).encode().decode())
         if text is None:
             self.notes.append(f"{LOUD}: {README} could not be rendered again ({why})")
         elif read_plain(self.folder / README) != text.encode():
@@ -321,7 +325,7 @@ class _Found:
 
 def read_evidence(folder: Path) -> Evidence:
     """Recipe, ledger and facts of a release: each must be as it is written, with nothing beside it."""
-    recipe = Recipe.parse(read_plain(folder / RECIPE).decode(), RECIPE)
+    recipe = Recipe.parse(read_plain(folder / RECIPE, 10**5).decode(), RECIPE)
     run, charges = read_release(folder / LEDGER)
     check_work([one["event"] for one in charges])
     values = {name: value for name, value in read_sealed(folder / FACTS).items() if name != CHECKSUM}
@@ -331,7 +335,11 @@ def read_evidence(folder: Path) -> Evidence:
     if run != facts.run:
         raise SottoError(f"{LEDGER} is that of the run {shown(run)}, and {FACTS} names {shown(facts.run)}")
     check_sizes(recipe.to_dict(), facts.clipped_parts)
-    return Evidence(recipe, charges_of(charges), facts)
+    if odd := [text for text in texts_in(values) if not is_line(text)]:
+        raise SottoError(f"{FACTS} has a text that is not one plain line: {shown(odd[0])}")
+    evidence = Evidence(recipe, charges_of(charges), facts)
+    check_work([event.to_json() for event, _ in evidence.mechanism().events(max(facts.rounds_done, 1))])
+    return evidence
 
 
 def accounted(spent: Spent, delta: float) -> list[Accounted]:
