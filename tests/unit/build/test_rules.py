@@ -81,6 +81,7 @@ SCOPES = {
     "simulation": lambda c: simulation_rules(c.recipe),
     "adapters": lambda c: adapter_rules(c.survey),
     "strategy": lambda c: strategy_rules(c.recipe, c.processes) if c.own_strategy else iter(()),
+    "evidence": lambda c: guarantee.guarantee_rules(c.recipe, c.before),
 }
 
 
@@ -298,6 +299,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
         (case(privacy(mode="none"), own_strategy=True, processes=2), "a strategy of your own trains in one process"),
     ],
+    "evidence": [(case(ELS), "draws examples, and privacy.sampling='poisson' draws users")],
     "devices": [
         (case(CENTRAL), "pools text, and devices keep theirs"),
         (case(ELS), "run.algorithm='els' samples the examples of all users in one place"),

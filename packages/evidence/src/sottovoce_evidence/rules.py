@@ -23,9 +23,6 @@ def guarantee_rules(recipe: Recipe, before: accounting.Spent = (), kinds: Kinds 
     """All of them. `before` was charged to the same people before the first round."""
     if recipe.run.algorithm == "els" and recipe.privacy.sampling != "examples":  # as a run of it keeps its recipe
         yield f"run.algorithm='els' draws examples, and privacy.sampling={recipe.privacy.sampling!r} draws users"
-    norms = recipe.privacy.layer_clip_norms
-    if norms and recipe.privacy.clipping != "per_layer":
-        yield "privacy.layer_clip_norms are for privacy.clipping='per_layer'"
     yield from method(recipe)
     yield from examples(recipe)
     yield from clip(recipe.privacy, kinds)
