@@ -80,7 +80,7 @@ def test_an_adaptive_run_clips_to_what_it_says_and_is_charged_z(recipe, tmp_path
     assert ratios == pytest.approx([ratios[0]] * 6, rel=1e-6)
     assert Ledger.open(tmp_path / "run" / "ledger.jsonl").spent() == [(z_event(1.2), 6)]
     assert result.statement.epsilon == accounting.epsilon([(z_event(1.2), 6)], 1e-3, "rdp")
-    assert "follow the 0.4 quantile" in prose(result.statement)
+    assert "adaptive quantile: 0.4" in prose(result.statement)
 
 
 @pytest.mark.slow

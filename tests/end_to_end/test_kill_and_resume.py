@@ -180,8 +180,8 @@ def test_entropy_and_seed_are_kept_apart(tiny, tmp_path):
     sottovoce.train(Recipe.load(tiny / "tiny.toml").replace(privacy={"secrets": "entropy"}), out)
     assert bytes_of(out)["model/weights.safetensors"] != bytes_of(tiny / "unbroken")["model/weights.safetensors"]
     statement = json.loads((out / "privacy.json").read_text())
-    assert statement["secrets"] == "entropy"
-    assert json.loads((tiny / "unbroken/privacy.json").read_text())["secrets"] == "seeded"
+    assert statement["privacy"]["secrets"] == "entropy"
+    assert json.loads((tiny / "unbroken/privacy.json").read_text())["privacy"]["secrets"] == "seeded"
     assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
     assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
     assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"

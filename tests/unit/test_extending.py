@@ -152,7 +152,7 @@ def test_a_sampler_of_ones_own_is_planned_charged_and_stated(run_block, tmp_path
     )
     run = sv.train(recipe, tmp_path / "run")
     assert run.statement.epsilon == pytest.approx(plan.epsilon)
-    assert "Users join a round by everyone sampling (60 of 60 declared)" in prose(run.statement)
+    assert "sampling: everyone, of the owner's own code" in prose(run.statement)
     charged = read_ledger(tmp_path / "run" / "ledger.jsonl").spent
     assert charged == [(made["AllJoin"](z), 2)]
     assert event_from_json(made["AllJoin"](z).to_json()) == made["AllJoin"](z)

@@ -15,7 +15,7 @@ from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SottoError, did_you_mean
-from sottovoce_evidence.files import Json, read_plain, shipped_folder
+from sottovoce_evidence.files import Facts, Json, read_plain, shipped_folder
 
 SYNTHETIC = "demo:"  # as data.store, before a number of users
 LARGEST = 2**63 - 1  # of whole numbers: what TOML asks for
@@ -127,7 +127,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(Facts, sparse=True):
     mode: str = _choice("a guarantee, parts of one (ε is infinite), or no noise", "private", "experiment", "none")
     users: int = _value(0, "K: the declared population, a public constant", low=0, needed=True)
     cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0, needed=True)
@@ -228,7 +228,7 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Federation:
+class Federation(Facts, sparse=True):
     """How the answers of real devices are added up. A simulation has no server to hide from."""
 
     aggregation: str = _choice(

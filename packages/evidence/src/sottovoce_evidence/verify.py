@@ -200,7 +200,7 @@ class _Found:
         yield _judged("record", self._record_faults(evidence, due), "its rounds are those of the recipe")
         if due.private_accuracy is not None or due.held_out == PRIVATE:
             yield _judged("held-out users", self._held_out_faults(due), "no exact figure in this folder is of them")
-        self._read_readme(evidence, due)
+        self._read_readme(due)
         self.notes += _notes(self.signed, due)
 
     def _rule_faults(self, evidence: Evidence) -> Iterator[str]:
@@ -308,14 +308,14 @@ class _Found:
         if total is None or not cost * (1 - ROUNDING) <= total < math.inf:
             yield f"ε of all private evaluations is {_value(total)}, and that of this one {cost:.4g}"
 
-    def _read_readme(self, evidence: Evidence, due: Statement) -> None:
+    def _read_readme(self, due: Statement) -> None:
         """Prose is compared where it was written by this version."""
         writer, own = due.software.get("sottovoce-evidence"), version("sottovoce-evidence")
         if writer != own:
             self.notes.append(f"{README} was written by version {_value(writer)}, and is not compared by {own}")
             return
         signer = self.signed.signer or "FINGERPRINT"
-        text, why = _try(lambda: readme(Released.of(self.folder, due, evidence.recipe), signer).encode().decode())
+        text, why = _try(lambda: readme(Released.of(self.folder, due), signer).encode().decode())
         if text is None:
             self.notes.append(f"{LOUD}: {README} could not be rendered again ({why})")
         elif read_plain(self.folder / README) != text.encode():
@@ -359,7 +359,7 @@ def accounted(spent: Spent, delta: float) -> list[Accounted]:
 def _promise_faults(due: Statement) -> Iterator[str]:
     if not due.has_guarantee or not math.isfinite(due.mechanism.sensitivity):
         yield "it gives no guarantee: ε is infinite, or nothing bounds what one user can do"
-    if due.secrets == "seeded":
+    if due.is_seeded:
         yield "the noise follows from the seed of the recipe: anyone who knows it can undo the noise"
     if not due.epsilon_store >= due.epsilon * (1 - 1e-3):
         yield "the total of the store is less than what this run alone was charged"
@@ -369,8 +369,8 @@ def _promise_faults(due: Statement) -> Iterator[str]:
 
 
 def _notes(signed: signature.Signed, due: Statement) -> Iterator[str]:
-    if due.delta * due.declared.users >= 1:
-        delta, least = f"δ = {plain_number(due.delta)}", f"1/users = {1 / due.declared.users:.2g}"
+    if due.delta * due.privacy.users >= 1:
+        delta, least = f"δ = {plain_number(due.delta)}", f"1/users = {1 / due.privacy.users:.2g}"
         yield f"{LOUD}: {delta} IS NOT BELOW {least}. One person in so many may be given away; the recipe allows it"
     if math.isinf(due.epsilon_store):
         yield "the total of the store is not known: no accountant has an answer for all its runs together"
