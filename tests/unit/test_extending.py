@@ -62,7 +62,7 @@ def exact_norm(tree) -> float:
 def test_a_clip_of_ones_own_is_trained_and_keeps_its_bound(run_block, store, capsys):
     made = run_block("clip")
     shown = capsys.readouterr().out
-    assert "clipped to L2 norm 0.5 (normalise, every step)" in shown
+    assert "to L2 norm 0.5 (normalise, every step)" in shown
     assert shown.endswith("<Verification of released: not checked: own code>\n")
     clip, recipe = made["Normalise"](0.5), made["recipe"]
     for length in (0.0, 1e-20, 9e-20, 1e-3, 0.5, 7.0, 1e30):
