@@ -141,12 +141,8 @@ class Privacy(Facts, sparse=True):
     clipping: str = _value("flat", "how an update is bounded")
     clip_when: str = _choice("when an update is clipped: after every local step, or at the end", "every_step", "end")
     clip_norm: float = _value(15.0, "S: bound on the L2 norm of a user's update", above=0)
-    clip_weighted: bool = _value(False, "bound w·Δ instead of Δ (fixed denominator only)")
-    layer_clip_norms: tuple[float, ...] = _value((), "S_j of every layer, for per_layer; empty: S/√m for each", above=0)
     clip_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of clip_norm] from round 1 on")
-    clip_path: str = _choice("how the clip norm goes from pair to pair", "steps", "linear", "geometric")
     adaptive_quantile: float | None = _value(None, "γ: the clip norm follows this quantile of norms", above=0, below=1)
-    adaptive_rate: float = _value(0.2, "η_C: how fast the clip norm follows the quantile", above=0)
     adaptive_bit_noise: float = _value(0.0, "σ_b: noise on the count of unclipped users; 0 is cohort/20", low=0)
     estimator: str = _value("fixed_denominator", "how updates are averaged")
     noise_multiplier: float | None = _value(None, "z: noise_std over the sensitivity", low=0)
@@ -161,8 +157,6 @@ class Privacy(Facts, sparse=True):
     delta: float = _value(1e-6, "δ: the chance that the guarantee does not hold", above=0, below=1)
     accountant: str = _choice("how ε is computed; auto: pld where it applies", "auto", "pld", "rdp", "moments")
     secrets: str = _choice("source of sampling and noise; others can guess run.seed", "entropy", "seeded")
-    randomness: str = _choice("cohorts by ChaCha20, as noise is, or by Philox, no cipher", "hardened", "standard")
-    allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
     @property
     def places(self) -> int:
@@ -220,7 +214,6 @@ class Audit:
     copies: int = _value(0, "times that a holder wrote the secret; 0 fills their text", low=0)
     prefix: int = _value(2, "first words of a secret, which an attacker knows", low=1)
     words: int = _value(3, "words of a secret that are to be guessed", low=1)
-    seed: int = _value(0, "chooses the words of canaries, which are public", low=0)
 
     @property
     def plants(self) -> bool:
@@ -242,7 +235,6 @@ class Federation(Facts, sparse=True):
     )
     participations: int = _value(0, "devices' noise: rounds that a user joins at most; 0: by the sampling", low=0)
     max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
-    silent_rounds: int = _value(3, "rounds in a row that no device takes part in; then the server stops", low=1)
 
 
 class HasRecipe(Protocol):

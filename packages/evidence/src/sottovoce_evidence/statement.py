@@ -31,7 +31,6 @@ from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
 from sottovoce_evidence.recipe import Federation, Privacy, Recipe
-from sottovoce_evidence.sampling import Generator
 
 SOFTWARE = ("sottovoce-evidence", "sottovoce", "jax", "dp-accounting", "numpy")  # whose versions a statement has
 FORM = 1  # of a statement: its keys and what they mean
@@ -58,7 +57,6 @@ NOT_COVERED = {
     "second_ids": "a person who holds two user ids, or text about one person written by another",
     "shared_records": "what up to {0.owners_per_record} people own together: it is in the text of each of them",
     "records_as_users": "a person with several records: every record counts as one user",
-    "philox": "anyone who can tell the output of Philox from chance: it draws who joins a round, and is not a cipher",
     "start": "the people whose text the model was trained on before this run began",
     "turns": "when a user's turn would be: it follows from their id by a public rule",
     "separated_rounds": "in which rounds a user joins, if they are known to take part: no secret chance decides it",
@@ -408,7 +406,6 @@ class Statement(RunFacts, sparse=True):
     example_tokens: int | None = None  # where examples are sampled
     mechanism: MechanismFacts
     noise_generator: Noise
-    sampling_generator: Generator
     turns: int | None = None
     min_separation: int | None = None
     not_covered: tuple[str, ...] = ()  # codes of `NOT_COVERED`
@@ -557,7 +554,6 @@ def state(evidence: Evidence) -> Statement:
         example_tokens=recipe.local.tokens if privacy.examples_per_user else None,
         mechanism=MechanismFacts.of(mechanism.across_devices() if facts.across_devices else mechanism),
         noise_generator="rounded Gaussians" if mechanism.devices is None else "Skellam numbers",
-        sampling_generator=sampler.generator,
         turns=None if sampler.amplifies else sampler.participations(facts.rounds_planned),
         min_separation=None if participation is None else participation.min_separation,
         not_covered=tuple(not_covered(recipe, facts)) if private else (),
@@ -591,7 +587,6 @@ def not_covered(recipe: Recipe, facts: RunFacts) -> list[str]:
         **dict.fromkeys(("settings", "later_runs", "owners_files", "other_models", "second_ids"), True),
         "shared_records": facts.owners_per_record > 1,
         "records_as_users": facts.every_record_is_a_user,
-        "philox": recipe.privacy.randomness == "standard" and sampling not in ("in_turn", "min_separation"),
         "start": facts.start is not None,
         "turns": sampling == "in_turn",
         "separated_rounds": sampling == "min_separation",

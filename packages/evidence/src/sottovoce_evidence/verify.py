@@ -369,9 +369,6 @@ def _promise_faults(due: Statement) -> Iterator[str]:
 
 
 def _notes(signed: signature.Signed, due: Statement) -> Iterator[str]:
-    if due.delta * due.privacy.users >= 1:
-        delta, least = f"δ = {plain_number(due.delta)}", f"1/users = {1 / due.privacy.users:.2g}"
-        yield f"{LOUD}: {delta} IS NOT BELOW {least}. One person in so many may be given away; the recipe allows it"
     if math.isinf(due.epsilon_store):
         yield "the total of the store is not known: no accountant has an answer for all its runs together"
     if signed.not_signed:
