@@ -133,8 +133,3 @@ def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
 
     assert with_helpers(2, assembly, store, lead, stop=lambda: True)[0]
     assert not with_helpers(2, assembly, store, lead)[0]
-
-
-def test_how_many_processes_share_the_users_is_in_the_fingerprint(store):
-    names = {assemble(RECIPE, store, processes=processes).fingerprint for processes in (1, 2, 3)}
-    assert len(names) == 3
