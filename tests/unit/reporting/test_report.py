@@ -191,9 +191,9 @@ def test_seeded_secrets_are_noticed():
     )
 
 
-def test_rounds_charged_again_are_in_the_table():
-    page = text_of(without_rounds(statement=make_statement(charged_again=3)))
-    assert "3 rounds were begun, broken off and done again" in page
+def test_how_often_training_was_begun_is_in_the_table():
+    page = text_of(without_rounds(statement=make_statement(starts=3)))
+    assert "training was begun or resumed 3 times" in page
 
 
 def test_a_baseline_and_another_run_are_drawn_and_named():

@@ -11,7 +11,7 @@ from typing import Any
 from sottovoce_evidence.accounting import BestOfRuns, accountant_name, rounded_down, rounded_up
 from sottovoce_evidence.accounting.events import ADDED, REPLACED
 from sottovoce_evidence.adversaries import Adversary, adversaries
-from sottovoce_evidence.errors import count_of, plain_number, plural, short_exponent
+from sottovoce_evidence.errors import count_of, plain_number, short_exponent
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
 from sottovoce_evidence.recipe import Privacy
@@ -63,18 +63,6 @@ def paragraphs(statement: Statement) -> list[str]:
         )
         return [*practice, text]
     texts = [*practice, _guarantee(statement)]
-    if again := statement.charged_again:
-        were, them = count_of(again, "round was", "rounds were"), plural(again, "it", "them")
-        texts.append(f"{were} begun, broken off and done again with fresh noise. ε counts {them} twice.")
-    if statement.out_of_date:
-        texts.append(
-            "A copy of this run went on, and more was charged for it: its ε is out of date until `sotto resume` writes "
-            "the statement again."
-        )
-    if elsewhere := statement.charged_elsewhere:
-        lost = "or for rounds that a crash kept from being done"
-        were, them = count_of(elsewhere, "more round was", "more rounds were"), plural(elsewhere, "it", "them")
-        texts.append(f"{were} charged for other copies of the run, {lost}. ε counts {them}.")
     if statement.is_seeded:
         texts.append(
             "The secrets of this run come from its seed: anyone who knows the seed can undo the noise, and the "
@@ -101,7 +89,7 @@ def _guarantee(statement: Statement) -> str:
 def rows(statement: Statement) -> dict[str, list[str]]:
     """What a reviewer must know: lines by what they are about. What would only look like a guarantee is left out."""
     privacy, software = statement.privacy, statement.software
-    rounds = f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned; ε is for all that are planned"
+    begun = f"training was begun or resumed {statement.starts} times; rounds that a crash took away were never shown"
     promised = {
         "unit": ["user: all the text of one person"],
         "protects": ["users whose text the model was trained on; not those held out, on whom it is measured"],
@@ -116,7 +104,10 @@ def rows(statement: Statement) -> dict[str, list[str]]:
         "audits": [f"by {one.audit}: {one.result}{_power(one.would_notice)}" for one in statement.audits],
     }
     described = {
-        "rounds": [rounds if statement.has_guarantee else rounds.split(";")[0]],
+        "rounds": [
+            f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned",
+            *([begun] if statement.starts > 1 else []),
+        ],
         "sampling": _sampling(statement),
         "declared": [
             f"{privacy.users:,} users, {privacy.cohort:,g} {'examples' if statement.example_tokens else 'users'} a "
