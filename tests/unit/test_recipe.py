@@ -88,11 +88,11 @@ def test_a_setting_that_is_given_two_values_is_refused():
         ("rounds=4", ["rounds=4", "section.key=value"]),
         ("run.rounds", ["run.rounds", "section.key=value"]),
         ("run.rounds=", ["run.rounds=", "whole number"]),
-        ("run.rounds=ten", ["run.rounds=ten", "whole number"]),
+        ("run.rounds=ten", ["run.rounds='ten'", "whole number"]),
         ("run.rounds=-4", ["run.rounds=-4", ">= 1"]),
         ("run.runds=4", ["run.runds", "did you mean 'rounds'"]),
-        ("model.tied=maybe", ["model.tied=maybe", "true or false"]),
-        ("privacy.noise_decays=[1", ["privacy.noise_decays=[1", "must be a list"]),
+        ("model.tied=maybe", ["model.tied='maybe'", "true or false"]),
+        ("privacy.noise_decays=[1", ["privacy.noise_decays='[1'", "must be a list"]),
     ],
 )
 def test_a_bad_setting_is_refused_and_explained(setting, words):

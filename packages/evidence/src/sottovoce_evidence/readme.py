@@ -154,36 +154,44 @@ def _model(about: Released) -> Iterator[str]:
     yield "`training.toml` has all settings, `report.html` the evidence on one page."
 
 
+_USE = """## Use it
+
+```python
+import sottovoce as sv
+
+model = sv.ModelFolder.open({name!r})
+model.suggest({prompt})
+```
+{onnx}
+## Check it
+
+```bash
+pip install sottovoce-evidence=={version}
+sotto-verify {folder} --signer {signer}
+```
+
+This README could be anyone's: take the fingerprint from the owner in another way. `sotto-verify` checks the files and \
+the signature, and computes the statement again from `training.toml`, `ledger.jsonl` and `facts.json`. It needs no jax.
+
+Two common programs check the files and the signature alone, in this folder; the second prints who signed:
+
+```bash
+sha256sum -c {manifest}
+ssh-keygen -Y check-novalidate -n {release} -s {signature} < {manifest}
+```"""
+_ONNX = "\n`onnx/` has the model for other programs, with a manifest that names its inputs and outputs.\n"
+
+
 def _use(about: Released, signer: str) -> Iterator[str]:
-    name = about.published.name
-    yield "## Use it"
-    yield ""
-    yield "```python"
-    yield "import sottovoce as sv"
-    yield ""
-    yield f"model = sv.ModelFolder.open({name!r})"
-    yield f"model.suggest({json.dumps(about.published.prompt, ensure_ascii=False)})"
-    yield "```"
-    if about.onnx:
-        yield ""
-        yield "`onnx/` has the model for other programs, with a manifest that names its inputs and outputs."
-    yield ""
-    yield "## Check it"
-    yield ""
-    yield "```bash"
-    yield f"pip install sottovoce-evidence=={about.statement.software.get('sottovoce-evidence', '')}"
-    yield f"sotto-verify {shlex.quote(name)} --signer {signer}"
-    yield "```"
-    yield ""
-    yield (
-        "This README could be anyone's: take the fingerprint from the owner in another way. `sotto-verify` checks the "
-        "files and the signature, and computes the statement again from `training.toml`, `ledger.jsonl` and "
-        "`facts.json`. It needs no jax."
+    published = about.published
+    yield _USE.format(
+        name=published.name,
+        prompt=json.dumps(published.prompt, ensure_ascii=False),
+        onnx=_ONNX if about.onnx else "",
+        version=about.statement.software.get("sottovoce-evidence", ""),
+        folder=shlex.quote(published.name),
+        signer=signer,
+        manifest=MANIFEST,
+        release=RELEASE,
+        signature=SIGNATURE,
     )
-    yield ""
-    yield "Two common programs check the files and the signature alone, in this folder; the second prints who signed:"
-    yield ""
-    yield "```bash"
-    yield f"sha256sum -c {MANIFEST}"
-    yield f"ssh-keygen -Y check-novalidate -n {RELEASE} -s {SIGNATURE} < {MANIFEST}"
-    yield "```"

@@ -429,22 +429,13 @@ def plain_type(kind: Any) -> type:
 
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
+    """A value as TOML has it; a text may do without quotes, and none stands for a value that is not set."""
     wanted = plain_type(kind)
     if text.lower() == "none" and wanted is not kind and name != "model.initial":  # whose "none" is a value
         return None
     if wanted is str:
         return text.strip("\"'")
-    if get_origin(wanted) is tuple:
-        try:
-            return tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):
-            raise SottoError(f"{name}={text} must be a list such as [1.0, 2.0] or [[1, 1.0], [100, 0.5]]") from None
-    if wanted is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-    else:
-        try:
-            return wanted(text)
-        except ValueError:
-            pass
-    raise SottoError(f"{name}={text} must be {_KIND_NAMES[wanted]}")
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text  # which is refused by its type

@@ -11,7 +11,7 @@ from pathlib import Path
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import FACTS as LARGEST_FACTS
 from sottovoce_evidence.files import LINES, TOKENS, Json
-from sottovoce_evidence.signature import MANIFEST, SIGNATURE, SIGNER
+from sottovoce_evidence.signature import MANIFEST, SIGNATURE, SIGNER, shown
 
 STATEMENT, FACTS, LEDGER, RECIPE = "privacy.json", "facts.json", "ledger.jsonl", "training.toml"
 CARD, WEIGHTS, README, RECORD = "card.json", "weights.safetensors", "README.md", "record.jsonl"
@@ -43,11 +43,6 @@ def folder_faults(sizes: Mapping[str, int]) -> list[str]:
     faults = [f"{shown(name)} is no file of a release" for name in sorted(sizes) if name not in _LARGEST]
     faults += [f"{name} is missing" for name in _NEEDED if name not in sizes]
     return faults if set(TOKENIZERS) & set(sizes) else [*faults, f"{' or '.join(TOKENIZERS)} is missing"]
-
-
-def shown(name: str) -> str:
-    """The name of a file, as somebody chose it, for one line."""
-    return f"{ascii(name)[1:-1]:.200}"
 
 
 def check_work(events: Sequence[object]) -> None:

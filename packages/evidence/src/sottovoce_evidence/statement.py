@@ -20,13 +20,12 @@ from sottovoce_evidence.accounting import (
     NonPrivate,
     Spent,
     ThresholdedHistogram,
-    event_from_json,
     total_of,
 )
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce_evidence.bases import NO_BASE
 from sottovoce_evidence.bounds import Sensitivity
-from sottovoce_evidence.errors import SottoError, count_of, plain_number
+from sottovoce_evidence.errors import SottoError, plain_number
 from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
@@ -150,14 +149,6 @@ class StartFacts(Facts, sparse=True):
     charged: tuple[tuple[Event, int], ...] = ()
     text: str | None = None
     licence: str | None = None
-
-    def to_json(self) -> Json:
-        written = super().to_json()
-        return written | ({"charged": spent_to_json(self.charged)} if self.charged else {})
-
-    @classmethod
-    def from_json(cls, values: Json) -> StartFacts:
-        return super().from_json({**values, "charged": spent_from_json(values.get("charged", ()))})
 
 
 @dataclass(frozen=True)
@@ -403,7 +394,7 @@ class Statement(RunFacts, sparse=True):
     turns: int | None = None
     min_separation: int | None = None
     not_covered: tuple[str, ...] = ()  # codes of `NOT_COVERED`
-    charged: tuple[tuple[Event, int], ...] = ()
+    charged: tuple[tuple[Event, int], ...]
 
     def __repr__(self) -> str:
         return f"<Statement: {self.short}>"
@@ -438,24 +429,13 @@ class Statement(RunFacts, sparse=True):
         """What it says apart from its recipe and its charges."""
         return RunFacts(**{each.name: getattr(self, each.name) for each in fields(RunFacts)})
 
-    def exactly(self) -> Json:
-        return super().exactly() | {"charged": spent_to_json(self.charged)}
-
     @classmethod
     def from_json(cls, values: Json) -> Statement:
         """Read privacy.json."""
-        statement = super().from_json({**values, "charged": spent_from_json(values["charged"])})
+        statement = super().from_json(values)
         if math.isnan(statement.epsilon) or not set(statement.not_covered) <= NOT_COVERED.keys():
             raise ValueError("epsilon is no number, or what is not covered has an unknown code")
         return statement
-
-
-def spent_to_json(spent: Spent) -> list[Json]:
-    return [{"event": event.to_json(), "count": count} for event, count in spent]
-
-
-def spent_from_json(values: Sequence[Json]) -> tuple[tuple[Event, int], ...]:
-    return tuple((event_from_json(one["event"]), one["count"]) for one in values)
 
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -597,28 +577,25 @@ def not_covered(recipe: Recipe, facts: RunFacts) -> list[str]:
 def charge_faults(evidence: Evidence) -> Iterator[str]:
     """Rounds that a ledger does not charge, and charges for no round of this run, nor for what it began with."""
     facts, mechanism = evidence.facts, evidence.mechanism()
-    planned, rounds = mechanism.events(facts.rounds_planned), list(evidence.rounds.items())
+    charged, due = evidence.rounds, total_of(mechanism.events(facts.rounds_planned))
     if facts.start and total_of(facts.start.charged) - total_of(evidence.charged):
         yield "it does not charge the runs that the model starts from, whose people are this run's"
     yield from _fact_faults(evidence, mechanism)
     if facts.vocabulary.private != any(isinstance(event, ThresholdedHistogram) for event, _ in evidence.charged):
         yield "a vocabulary is charged, or found in the users' own text, and not both"
-    choices = [event for event, _ in rounds if isinstance(event, BestOfRuns)]
+    choices = [event for event in charged if isinstance(event, BestOfRuns)]
     if bool(facts.chosen) != bool(choices):
         yield "the model was chosen among runs in its charges or in its facts, and not in both"
-    elif choices:
-        if len(rounds) != 1 or rounds[0][1] != 1 or merged(choices[0].run) != merged(planned):
-            yield "the model was chosen among runs, and its charges are not one for a choice of such runs"
-        yield from _unbudgeted(evidence, mechanism)
-        return
-    for event, _ in rounds:
-        if event not in {one for one, _ in planned}:
-            yield f"it charges what is no round of this run: {event.kind}, {event.to_json()}"
-    for event, count in planned:
-        if evidence.rounds[event] != count:
-            charged = count_of(evidence.rounds[event], "round")
-            yield f"it charges {charged} of noise multiplier {event.noise_multiplier:g}, and {count} are due"
+    elif choices and (len(charged) != 1 or charged[choices[0]] != 1 or total_of(choices[0].run) != due):
+        yield "the model was chosen among runs, and its charges are not one for a choice of such runs"
+    elif not choices and charged != due:
+        yield f"its rounds are charged as {_told(charged)}, and due are {_told(due)}"
     yield from _unbudgeted(evidence, mechanism)
+
+
+def _told(rounds: Counter[Event]) -> str:
+    each = (f"{count} {event.kind} of noise multiplier {event.noise_multiplier:g}" for event, count in rounds.items())
+    return ", ".join(each) or "none"
 
 
 def _fact_faults(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:

@@ -54,6 +54,11 @@ class Event(ABC):
         values: Any = self  # a dataclass
         return {"kind": self.kind, **{name: value for name, value in asdict(values).items() if value is not None}}
 
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Event:
+        """The event of any kind that `to_json` wrote."""
+        return event_from_json(values)
+
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
         """The event of the values that `to_json` wrote, without its kind."""
@@ -264,6 +269,11 @@ class BestOfRuns(Event):
         run = [{"event": event.to_json(), "count": count} for event, count in self.run]
         return {**super().to_json(), "run": run}
 
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Event:
+        """The event of any kind that `to_json` wrote."""
+        return event_from_json(values)
+
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
         run = tuple((event_from_json(one["event"]), int(one["count"])) for one in values.pop("run"))
@@ -309,6 +319,11 @@ class CorrelatedGaussian(Event):
     def to_json(self) -> dict[str, Any]:
         own = {"kind": self.kind, "noise_multiplier": self.noise_multiplier, "sensitivity": self.sensitivity}
         return {**own, **self.participation.to_json(), **self.matrix.to_json()}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Event:
+        """The event of any kind that `to_json` wrote."""
+        return event_from_json(values)
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
