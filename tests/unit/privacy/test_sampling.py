@@ -247,10 +247,10 @@ def test_what_a_run_costs_is_what_its_rounds_cost():
 
 
 def test_only_users_who_flip_their_own_coins_are_independent_and_only_turns_are_public():
-    facts = {name: (kind.independent, kind.amplifies, kind.uses_names) for name, kind in SAMPLERS.items()}
-    coins, public = (True, True, False), (False, False, True)
+    facts = {name: (kind.independent, kind.amplifies) for name, kind in SAMPLERS.items()}
+    coins, public = (True, True), (False, False)
     turns = {"in_turn": public, "min_separation": public}
-    assert facts == {"poisson": coins, "fixed": (False, True, False), **turns, "examples": coins}
+    assert facts == {"poisson": coins, "fixed": (False, True), **turns, "examples": coins}
 
 
 def test_a_cohort_that_is_no_whole_number_and_an_unknown_name_are_refused():

@@ -89,12 +89,8 @@ def check_sizes(recipe: Json, parts: int) -> None:
         many = isinstance(value, list | tuple) and len(value) > _MOST_NUMBERS
         if many or (isinstance(value, int) and value > limits.get(name, math.inf)):
             raise SottoError(f"{name} takes too long to compute with")
-    _check_matrix(recipe["privacy"]["noise_coefficients"], recipe["run"]["rounds"])
-
-
-def _check_matrix(coefficients: Sequence[float], rounds: int) -> None:
-    if len(coefficients) * rounds > _MOST_OF_MATRIX:
-        raise SottoError(f"a matrix of {rounds:,} rounds takes too long to account for")
+    if len(recipe["privacy"]["noise_coefficients"]) * recipe["run"]["rounds"] > _MOST_OF_MATRIX:
+        raise SottoError("a matrix of so many rounds takes too long to account for")
 
 
 def _moved(event: Json) -> float:

@@ -27,10 +27,10 @@ class Sampling(Block, ABC):
     # Does each user join by a coin of their own, with chance `user_rate`? Then one user more changes no other's chance
     # (canaries need that), and devices can draw for themselves.
     independent: ClassVar[bool] = False
-    amplifies: ClassVar[bool] = True  # is it secret who joins? Then a user pays less than for a round they surely join
-    noise_may_change: ClassVar[bool] = True  # is there an accounting of rounds with different noise?
+    # Is it secret who joins? Then a user pays less than for a round they surely join. If not, a public rule of users'
+    # names decides it, and all rounds need the same noise.
+    amplifies: ClassVar[bool] = True
     varies: ClassVar[bool] = True  # does the size of a cohort vary by chance?
-    uses_names: ClassVar[bool] = False  # does it ask the store for the names of its users?
     if TYPE_CHECKING:  # a field or a property of each subclass
 
         @property
@@ -180,8 +180,6 @@ class BoundedParticipation(Sampling):
     """
 
     amplifies = False
-    noise_may_change = False
-    uses_names = True
 
     cohort: int
     users: int

@@ -109,7 +109,7 @@ def _schedules(recipe: Recipe) -> Iterator[str]:
     if privacy.noise_schedule and privacy.mode == "none":
         yield "privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it"
     changes = not build_schedule(privacy.noise_schedule).constant
-    if changes and not SAMPLERS[privacy.sampling].noise_may_change:
+    if changes and not SAMPLERS[privacy.sampling].amplifies:
         noise = "a noise schedule gives users who join in different rounds different noise"
         yield f"{noise}; with privacy.sampling={privacy.sampling!r} keep the noise as it is"
 
