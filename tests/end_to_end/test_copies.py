@@ -109,7 +109,7 @@ def test_a_draft_of_another_process_never_gets_the_name_of_a_committed_checkpoin
     assert [commit.round for commit in drafts] == [4, 4]
     assert shown == [2]
     assert max(seen_of(begun)) == 2
-    with pytest.raises(DamagedRun, match="does not have the checkpoint of round 4"):
+    with pytest.raises(DamagedRun, match="went on elsewhere to round 4"):
         sottovoce.resume(begun)
 
 
