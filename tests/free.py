@@ -1,16 +1,26 @@
-"""Payments that charge nothing: keys follow from a seed and the round, whatever its sum is."""
+"""A payment that charges nothing."""
 
 from __future__ import annotations
 
-from sottovoce.runs.payments import Unpaid
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.secrets import RoundKeys, Secrets
 
 
-def free(seed: int = 3, round_number: int = 1) -> Unpaid:
-    """The payment of one round."""
-    return all_free(seed).begin(round_number)
+class Free:
+    """The key of a round's noise follows from secrets and the round, whatever its sum is."""
+
+    def __init__(self, keys: RoundKeys | None = None, secrets: Secrets | None = None, round_number: int = 1):
+        self.secrets, self.round = secrets or Secrets.seeded(3), round_number
+        self.keys, self.name = keys or self.secrets.keys(round_number), self.secrets.name_of(round_number)
+
+    def charge(self, event) -> bytes:
+        return self.secrets.noise_key(self.round)
 
 
-def all_free(seed: int = 3) -> Unpaid:
-    """Payments of all rounds."""
-    return Unpaid(Secrets.seeded(seed))
+class AllFree:
+    """Payments that give such a payment for every round."""
+
+    def __init__(self, keys_of, secrets: Secrets | None = None):
+        self.keys_of, self.secrets = keys_of, secrets
+
+    def begin(self, round_number: int) -> Free:
+        return Free(self.keys_of(round_number), self.secrets, round_number)
