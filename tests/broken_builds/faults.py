@@ -126,14 +126,6 @@ def two_devices_at_one_place():
     Roster._check = lambda self: None
 
 
-@caught_by("unit/runs/test_lease.py", "test_whose_token_is_damaged_does_not_hold_the_lease")
-def a_token_that_is_the_name_of_a_path():
-    """What stands in the files of a lease is taken as it is."""
-    from sottovoce.runs import lease
-
-    lease._read = lambda path: path.read_text(encoding="latin-1") if path.exists() else ""
-
-
 @caught_by("unit/federation/flower/test_proxy.py", "test_a_device_is_known_by_its_signature")
 def a_key_that_anybody_may_name():
     """A device is known by the key that a request names, whoever signed it."""
@@ -1143,10 +1135,186 @@ def noise_of_the_first_round():
     Mechanism.noise_std = lambda self, number, clip_norms: real(self, 1, self.clip_norms(1, self.start()))
 
 
+# --- commits ---------------------------------------------------------------------------------------------------------
+
+KILLS, COPIES = "end_to_end/test_kills.py", "end_to_end/test_copies.py"
+SOME, ALL = "test_killed_at_some_moments[independent-7]", "test_killed_before_every_change_of_a_file[independent]"
+SEEDED = "test_a_seeded_run_ends_in_the_bits_of_one_that_was_never_interrupted[blt]"
+FORKED = "test_a_process_that_is_forked_before_the_sum_gives_two_noises"
+ONE_COMMITS = "test_of_two_processes_that_train_one_run_one_commits"
+
+
+@caught_by(KILLS, SOME)
+def an_observer_that_is_told_before_the_commit():
+    """Whoever watches a run hears of rounds that a crash takes away, and that come again with other noise."""
+    from sottovoce.commands.train import Training
+
+    run, checkpoint = Training.run, Training._checkpoint
+
+    def watched(self, observers, stop):
+        self.told = observers
+        return run(self, observers, stop)
+
+    def told(self, last):
+        for one in self._played:
+            self.told(one.progress)
+        checkpoint(self, last)
+
+    Training.run, Training._checkpoint = watched, told
+
+
+@caught_by(KILLS, SOME)
+def a_record_of_rounds_without_a_checkpoint():
+    """A round is in the record as soon as it was played."""
+    from sottovoce.commands.train import Training
+
+    real = Training._checkpoint
+
+    def checkpoint(self, last):
+        for one in self._played:
+            self.run_folder.record.append(one.entry)
+        real(self, last)
+        self.run_folder.record.keep_up_to(self.state.round - len(self._played))
+
+    Training._checkpoint = checkpoint
+
+
+@caught_by(KILLS, ALL)
+def lines_after_the_name():
+    """The lines of rounds are written when their checkpoint has its name."""
+    from sottovoce.runs import checkpoint
+    from sottovoce.runs.ledger import Ledger
+
+    spend, name, late = Ledger.spend, checkpoint.give_name, []
+
+    def give_name(folder, commit):
+        name(folder, commit)
+        while late:
+            spend(*late.pop())
+
+    Ledger.spend = lambda self, events, first: late.append((self, list(events), first))
+    checkpoint.give_name = give_name
+
+
+@caught_by(KILLS, ALL)
+def a_draft_that_is_not_flushed():
+    """A checkpoint is committed whose contents a power cut takes away."""
+    from sottovoce.runs import checkpoint
+
+    checkpoint.write_aside = lambda path, contents: path.write_bytes(contents)
+
+
+@caught_by(KILLS, SOME)
+def a_store_that_hears_of_no_commit():
+    """A checkpoint has its name, and the ledger of the store has no line of it."""
+    from sottovoce.runs.ledger import StoreLedger
+
+    real = StoreLedger.commit
+    StoreLedger.commit = lambda self, run, commit, parent, first: (
+        first() if commit.round else real(self, run, commit, parent, first)
+    )
+
+
+@caught_by(KILLS, SOME)
+def people_who_are_not_charged():
+    """A run trains, and its store was charged for no round."""
+    from sottovoce.runs.ledger import StoreLedger
+
+    StoreLedger.charge = lambda *_: None
+
+
+@caught_by(KILLS, SOME)
+def another_stretch_after_a_crash():
+    """A stretch that is done again draws other users: a crash that follows from who was drawn goes away."""
+    from sottovoce.runs.secrets import Secrets
+
+    real = Secrets.of
+    Secrets.of = staticmethod(lambda *given, **seeded: real(*given, **seeded).next())
+
+
+@caught_by(COPIES, f"{ONE_COMMITS}[a copy]")
+def any_parent():
+    """A process that did not see the last commit commits all the same."""
+    from sottovoce.runs import ledger
+
+    ledger._check_parent = lambda *_: None
+
+
+@caught_by(COPIES, "test_of_two_copies_one_goes_on_and_the_other_is_told_the_way")
+def a_copy_that_goes_on():
+    """A copy of a run that went on elsewhere goes on from what it has."""
+    from sottovoce.runs import checkpoint, ledger
+
+    checkpoint.open_committed = lambda run, commits: checkpoint.newest(run.checkpoints)
+    ledger._check_parent = lambda *_: None
+
+
+@caught_by(COPIES, "test_an_older_ledger_of_a_store_is_refused[gone]")
+def a_store_that_forgot_and_is_charged_again():
+    """A ledger that was lost is begun anew."""
+    from sottovoce.runs import ledger
+
+    ledger._refuse_emptied = lambda chain: None
+
+
+@caught_by(COPIES, "test_a_draft_of_another_process_never_gets_the_name_of_a_committed_checkpoint")
+def drafts_of_one_name():
+    """Two processes write their drafts into one file."""
+    from sottovoce.runs import checkpoint
+
+    checkpoint._draft = lambda folder, commit: folder / f"round-{commit.round:08d}.draft"
+
+
+@caught_by(COPIES, FORKED)
+def a_noise_key_that_is_drawn_ahead():
+    """The key of the noise is known before the sum: a process that is forked gives two sums one noise."""
+    from sottovoce.runs.payments import Payments, RoundPayment
+
+    begin, charge, keys = Payments.begin, RoundPayment.charge, {}
+
+    def ahead(self, number):
+        keys[number] = self.secrets.noise_key(number)
+        return begin(self, number)
+
+    Payments.begin = ahead
+    RoundPayment.charge = lambda self, event: (charge(self, event), keys[self.round])[1]
+
+
+@caught_by("unit/runs/test_secrets.py", "test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept")
+def noise_key_reused_after_resume():
+    """A round done again with the noise it had."""
+    from sottovoce.runs.secrets import Secrets
+
+    Secrets.noise_key = lambda self, number: self.keys(number + 1000).local
+
+
+@caught_by(COPIES, "test_keys_of_noise_are_never_on_disk_and_old_keys_are_erased")
+def keys_that_are_kept():
+    """The keys of earlier stretches stay: a stolen folder reveals all cohorts."""
+    from sottovoce.runs.secrets import Secrets
+
+    Secrets.forget = staticmethod(lambda *_: None)
+
+
+@caught_by(COPIES, "test_the_state_of_correlated_noise_lies_with_the_secrets_alone")
+def noise_state_in_the_checkpoint():
+    """What the noise remembers lies in a checkpoint."""
+    from dataclasses import replace
+
+    from sottovoce.runs.payments import Payments
+
+    real = Payments.commit
+
+    def commit(self, checkpoint, noise=None):
+        hidden = {f"noise {name}": values for name, values in (noise or {}).items()}
+        real(self, replace(checkpoint, arrays={**checkpoint.arrays, **hidden}), noise)
+
+    Payments.commit = commit
+
+
 # --- correlated noise ------------------------------------------------------------------------------------------------
 
 CORRELATED = "end_to_end/test_correlated_runs.py"
-SAME_BITS = "test_killed_anywhere_and_resumed_a_run_ends_with_the_same_bits[blt]"
 COVARIANCE = "test_noise_of_all_rounds_together_has_the_covariance_of_its_matrix"
 MEANS = "test_what_one_user_moves_the_means_is_the_matrix_times_their_updates_up_to_the_declared_rounding"
 WHOLE_RUN = "test_one_user_moves_all_rounds_of_a_run_together_by_at_most_its_sensitivity[blt-in_turn]"
@@ -1164,32 +1332,15 @@ def _at_every_resume(act: Callable[[], None]) -> None:
     train.resume = resume
 
 
-@caught_by(CORRELATED, SAME_BITS)
-def fresh_noise_after_resume():
-    """A process that resumes a run draws noise of its own, also for rounds that were done before."""
-    import os
-
-    from sottovoce.runs.secrets import Secrets
-
-    real, own = Secrets.noise_key, [b""]
-    Secrets.noise_key = lambda self, number, release, digest: real(self, number, release, digest + own[0])
-    _at_every_resume(lambda: own.__setitem__(0, os.urandom(8)))
-
-
-@caught_by(CORRELATED, SAME_BITS)
+@caught_by(KILLS, SEEDED)
 def noise_that_forgets_at_resume():
     """The state of the noise is zero after a resume, as before the first round."""
-    import numpy as np
-
     from sottovoce.training.server import ServerState
 
-    real = ServerState.load
-    ServerState.load = lambda self, number, arrays, noise: real(
-        self, number, arrays, {name: np.zeros_like(values) for name, values in noise.items()}
-    )
+    ServerState.with_noise = lambda self, arrays: self
 
 
-@caught_by(CORRELATED, SAME_BITS)
+@caught_by(KILLS, SEEDED)
 def decays_that_change_at_resume():
     """The buffers of a BLT decay in another way after a resume."""
     from dataclasses import replace
@@ -1216,8 +1367,8 @@ def noise_state_in_float32():
 
     real = Secrets.save
 
-    def save(self, folder, seal, noise=None):
-        real(self, folder, seal, noise and {name: values.astype(np.float32) for name, values in noise.items()})
+    def save(self, folder, number, noise=None):
+        return real(self, folder, number, noise and {name: values.astype(np.float32) for name, values in noise.items()})
 
     Secrets.save = save
 
@@ -1292,54 +1443,6 @@ def added_or_removed_shown_for_replaced():
         return real(counts, accountant, replaced and not any(isinstance(event, CorrelatedGaussian) for event in counts))
 
     accounting.composition_of = composition_of
-
-
-@caught_by(CORRELATED, "test_the_state_of_the_noise_lies_with_the_secrets_alone_and_is_erased_at_release[blt]")
-def noise_state_in_the_checkpoint():
-    """What the noise remembers lies in a file that others may read."""
-    from dataclasses import replace
-
-    from sottovoce.runs import checkpoint
-
-    real = checkpoint.save_sealed
-
-    def save_sealed(run, saved, secrets, noise=None):
-        hidden = {f"noise {name}": values for name, values in (noise or {}).items()}
-        return real(run, replace(saved, arrays={**saved.arrays, **hidden}), secrets, noise)
-
-    checkpoint.save_sealed = save_sealed
-
-
-@caught_by(CORRELATED, "test_another_sum_of_a_round_that_was_paid_for_is_refused[entropy]")
-def another_sum_charged_again():
-    """A round with another sum is charged once more and released, with the earlier noise that both share."""
-    from sottovoce.privacy.mechanism import Mechanism
-    from sottovoce.runs.payments import Payments
-
-    real = Mechanism.event
-    Mechanism.event = lambda self, number, again=False: real(self, 1 if again else number)
-    Payments._repeatable = property(lambda self: True)
-
-
-@caught_by(CORRELATED, "test_a_copy_of_a_run_that_went_on_elsewhere_is_refused[entropy]")
-def a_copy_that_pays_again():
-    """A copy of a run that went on elsewhere goes on for another charge."""
-    from sottovoce.runs.payments import Payments
-
-    def acquire(self, own, done):
-        return self.lease.acquire(
-            self.ledger.chain, lambda: self.store_ledger.charge(self.run, "a copy", own.charges.event(1), 1)
-        )
-
-    Payments._acquire = acquire
-
-
-@caught_by(CORRELATED, "test_nothing_of_a_round_is_seen_before_its_checkpoint_is_on_disk")
-def rounds_seen_before_their_checkpoint():
-    """The record and the observer have a round as soon as it is played."""
-    from sottovoce.commands.train import Training
-
-    Training._repeatable = property(lambda self: True)
 
 
 @caught_by(CORRELATED, "test_no_round_beyond_the_planned_ones_is_noised_or_charged")
@@ -1819,72 +1922,6 @@ def paid_for_afterwards():
     Mechanism.estimate = query
 
 
-SUMS = "end_to_end/test_sums_and_noise.py"
-
-
-@caught_by(SUMS, "test_copies_of_store_and_run_whose_sums_differ_share_no_noise")
-def one_noise_for_two_sums():
-    """The noise follows from the name of a release, not from its sum."""
-    from sottovoce.runs.secrets import Secrets
-
-    real = Secrets.noise_key
-    Secrets.noise_key = lambda self, round_number, release, digest: real(self, round_number, release, b"")
-
-
-@caught_by(
-    "unit/runs/test_payments.py",
-    "test_a_round_done_again_with_another_sum_is_paid_again_with_a_cohort_and_noise_of_its_own",
-)
-def another_sum_for_free():
-    """A round whose sum is another counts as the same release: paid for once, released twice."""
-    from sottovoce.runs.secrets import Secrets
-
-    real = Secrets.tag
-    Secrets.tag = lambda self, release, digest: real(self, release, b"")
-
-
-@caught_by(SUMS, "test_the_hash_of_a_sum_is_nowhere")
-def the_hash_of_a_sum_in_the_ledger():
-    """Whoever guesses a sum can confirm it by the public ledger, and take the noise off."""
-    from sottovoce.runs.ledger import Entry
-    from sottovoce.runs.secrets import Secrets
-
-    real_tag, real_json, plain = Secrets.tag, Entry.to_json, []
-
-    def tag(self, release, digest):
-        plain.append(digest.hex())
-        return real_tag(self, release, digest)
-
-    Secrets.tag = tag
-    Entry.to_json = lambda self: {**real_json(self), "sum": plain[-1]}
-
-
-@caught_by(SUMS, "test_the_hash_of_a_sum_is_nowhere")
-def the_hash_of_a_sum_kept_in_the_clear():
-    """What recognises a sum is its plain hash."""
-    from sottovoce.runs.secrets import Secrets
-
-    Secrets.tag = lambda self, release, digest: digest.hex()
-
-
-@caught_by("unit/runs/test_secrets.py", "test_a_noise_key_is_of_one_round_one_release_and_one_sum")
-def noise_key_reused_after_resume():
-    """A round done again with the noise it had."""
-    from sottovoce.runs.secrets import Secrets
-
-    real = Secrets.noise_key
-    Secrets.noise_key = lambda self, round_number, release, digest: real(self, round_number, "", digest)
-
-
-@caught_by("unit/runs/test_secrets.py", "test_every_round_attempt_and_use_has_a_key_of_its_own")
-def cohort_drawn_again_after_resume():
-    """A round done again with the cohort it had: two releases of one cohort cost more than two."""
-    from sottovoce.runs.secrets import Secrets
-
-    real = Secrets.keys
-    Secrets.keys = lambda self, round_number, release: real(self, round_number, "")
-
-
 @caught_by("end_to_end/test_origins.py", "test_an_edited_checkpoint_is_refused")
 def any_checkpoint_will_do():
     """A run goes on from a checkpoint that it did not make."""
@@ -1915,15 +1952,6 @@ def checksums_nobody_looks_at():
     hash_chain.Chain._take, hash_chain._read_head = take, lambda path: ""
 
 
-@caught_by("unit/runs/test_payments.py", "test_a_round_broken_off_elsewhere_or_never_the_same_is_paid_for_twice")
-def second_attempt_for_free():
-    """A round done again is not paid for again."""
-    from sottovoce.runs.ledger import Ledger
-
-    real = Ledger.spend
-    Ledger.spend = lambda self, entry: None if entry.attempt else real(self, entry)
-
-
 @caught_by("unit/runs/test_ledger.py", "test_what_is_spent_is_on_disk_before_spend_returns")
 def ledger_not_flushed():
     """The ledger is written after a while."""
@@ -1941,16 +1969,16 @@ def names_before_contents():
     """A folder gets its name before the files in it are on disk."""
     from sottovoce import files
 
-    files._sync_file = lambda path: None
+    files.sync_file = lambda path: None
 
 
-@caught_by("end_to_end/test_power_cuts.py", "test_wherever_the_power_fails_a_run_that_was_charged_is_there_and_goes_on")
+@caught_by(KILLS, SOME)
 def a_charge_before_the_name():
     """People pay for a run whose folder has no name yet: a power cut, or another run of that name, and it never was."""
     from sottovoce.commands import new_run
 
-    named = "            Lease(draft.secrets, store_folder(store)).announce()\n"
-    write_otherwise(new_run, "begin", named, named + "            _pay(draft, store, assembly, '')\n")
+    named = "        check_room(draft)\n"
+    write_otherwise(new_run, "begin", named, named + "        _pay(draft, store, assembly, '')\n")
 
 
 @caught_by("unit/commands/test_new_run.py", "test_two_runs_of_one_name_charge_once")
@@ -1961,16 +1989,6 @@ def a_name_that_is_free_to_the_end():
     from sottovoce import files
 
     files._taken = lambda out, mode: nullcontext()
-
-
-@caught_by("unit/commands/test_new_run.py", "test_a_copy_of_a_run_that_nobody_paid_for_yet_is_no_second_run")
-def a_copy_that_begins_too():
-    """Two copies of a run that was not charged yet are both taken for the one that begins."""
-    from pathlib import Path
-
-    from sottovoce.runs.lease import Lease
-
-    Lease._at_store = property(lambda self: self.folder / "nowhere" if self.name else Path())
 
 
 @caught_by("unit/commands/test_private_evaluation.py", "test_a_full_disk_costs_nothing_or_the_answer_is_kept")
@@ -1989,14 +2007,13 @@ def secrets_from_the_seed():
     Secrets.fresh = staticmethod(lambda: Secrets.seeded(0))
 
 
-@caught_by("unit/runs/test_payments.py", "test_training_stops_before_the_budget_and_before_a_cohort_is_drawn")
+@caught_by("end_to_end/test_paying.py", "test_no_cohort_is_drawn_beyond_the_plan_or_the_budget[budget]")
 def hard_stop_one_round_late():
     """One round beyond the budget."""
     from sottovoce.runs.budget import Budget
 
     real = Budget.rounds_allowed
     Budget.rounds_allowed = lambda self, *rest: real(self, *rest) + 1
-    Budget.allows = lambda self, charged: self.spent(charged[:-1]) <= self.limit
 
 
 @caught_by("end_to_end/test_paying.py", "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before")
@@ -2005,30 +2022,6 @@ def store_known_by_its_place():
     from sottovoce.data.store import Store
 
     Store.fingerprint = property(lambda self: str(self.path))
-
-
-@caught_by("unit/runs/test_payments.py", "test_a_copy_of_a_run_in_flight_that_goes_on_is_charged_again")
-def held_once_for_all():
-    """A folder that acquired the lease holds it from then on: a copy made in flight has the same token."""
-    from sottovoce.runs.lease import Lease
-
-    Lease.renew = lambda self, ledger: True
-
-
-@caught_by("unit/runs/test_payments.py", "test_a_run_that_its_store_was_not_charged_for_is_refused")
-def lost_charges_forgiven():
-    """A run goes on though its store no longer knows that it was charged."""
-    from sottovoce.runs.payments import Payments
-
-    Payments._charge_missing = lambda self: []
-
-
-@caught_by("unit/runs/test_payments.py", "test_a_charge_is_on_disk_before_the_noise_key_is_given")
-def noise_before_the_charge():
-    """The key of the noise is given, and the charge is left for later."""
-    from sottovoce.runs.ledger import Ledger
-
-    Ledger.spend = lambda self, entry: None
 
 
 @caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort")
@@ -2263,7 +2256,7 @@ def noise_key_told_to_helpers():
     """The users' own randomness is keyed with the key of the noise, which so leaves process 0."""
     from sottovoce.runs.secrets import Secrets
 
-    Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number).local
+    Secrets.noise_key = lambda self, number: self.keys(number).local
 
 
 RENDEZVOUS = "unit/multiprocess/test_rendezvous.py"
@@ -2309,15 +2302,6 @@ def proofs_that_are_good_for_any_run():
 
     real = links._proof
     links._proof = lambda secret, certificate, rank: real(secret, "", rank)
-
-
-@caught_by(SHARED, "test_how_many_processes_share_the_users_is_in_the_fingerprint")
-def layout_not_in_the_fingerprint():
-    """A round done again by other processes counts as the same release."""
-    from sottovoce.build import assembly
-
-    real = assembly.fingerprint
-    assembly.fingerprint = lambda recipe, store, layout: real(recipe, store, "")
 
 
 @caught_by("unit/multiprocess/test_cohort_sum.py", "test_process_0_sends_the_frozen_part_once")
@@ -3039,52 +3023,12 @@ def noise_of_the_first_rounds_after_a_resume():
 
     real, done = Secrets.noise_key, [0]
 
-    def noise_key(self, number, release, digest):
+    def noise_key(self, number):
         done[0] += 1
-        return real(Secrets(1, bytes(32), self.salt), 1, str(done[0]), b"")
+        return real(Secrets(self.salt, self.salt, is_seeded=True), done[0])
 
     Secrets.noise_key = noise_key
     _at_every_resume(lambda: done.__setitem__(0, 0))
-
-
-@caught_by(OUTSIDE, f"{STOPPED}[independent]")
-def a_round_released_again_for_free():
-    """A run goes on from the checkpoint before the last one: the last round gets other noise, for one charge."""
-    import os
-
-    from sottovoce.runs import checkpoint
-    from sottovoce.runs.secrets import Secrets
-
-    real, own = Secrets.noise_key, [b""]
-    Secrets.noise_key = lambda self, number, release, digest: real(self, number, release, digest + own[0])
-
-    def at_a_resume():
-        own[0] = os.urandom(8)
-        files = checkpoint._files
-        checkpoint._files = lambda folder: (setattr(checkpoint, "_files", files), files(folder)[:-1])[1]
-
-    _at_every_resume(at_a_resume)
-
-
-@caught_by(OUTSIDE, f"{COPIED}[independent]")
-def a_copy_that_pays_nothing():
-    """A copy of a run that went on elsewhere goes on with other noise, for nothing."""
-    from sottovoce.runs.payments import Payments
-
-    Payments._acquire = lambda self, own, done: self.lease.acquire(self.ledger.chain, lambda: None)
-
-
-@caught_by(OUTSIDE, f"{COPIED}[banded]")
-def a_copy_that_shares_correlated_noise():
-    """A copy of a run with correlated noise goes on for another charge."""
-    from sottovoce.runs.payments import Payments
-
-    def acquire(self, own, done):
-        return self.lease.acquire(
-            self.ledger.chain, lambda: self.store_ledger.charge(self.run, "a copy", own.charges.event(1), 1)
-        )
-
-    Payments._acquire = acquire
 
 
 @caught_by(OUTSIDE, f"{STOPPED}[banded]")
@@ -3101,14 +3045,9 @@ def independent_noise_charged_as_banded():
 @caught_by(OUTSIDE, f"{STOPPED}[banded]")
 def a_stream_that_forgets_at_resume():
     """The state of the noise is zero after a resume: noise that was to be taken off again stays."""
-    import numpy as np
-
     from sottovoce.training.server import ServerState
 
-    real = ServerState.load
-    ServerState.load = lambda self, number, arrays, noise: real(
-        self, number, arrays, {name: np.zeros_like(values) for name, values in noise.items()}
-    )
+    ServerState.with_noise = lambda self, arrays: self
 
 
 @caught_by(OUTSIDE, f"{STOPPED}[blt]")
@@ -3178,7 +3117,7 @@ def noise_that_follows_from_the_round_alone():
 
     from sottovoce.runs.secrets import Secrets
 
-    Secrets.noise_key = lambda self, number, release, digest: sha256(str(number).encode()).digest()
+    Secrets.noise_key = lambda self, number: sha256(str(number).encode()).digest()
 
 
 @caught_by(OUTSIDE, f"{COMMANDED}[banded-2-0]")
@@ -3208,9 +3147,9 @@ def the_noise_of_a_killed_process_again():
 
     real, done = Secrets.noise_key, [0]
 
-    def noise_key(self, number, release, digest):
+    def noise_key(self, number):
         done[0] += 1
-        return real(Secrets(1, bytes(32), self.salt), 1, str(done[0]), b"")
+        return real(Secrets(self.salt, self.salt, is_seeded=True), done[0])
 
     Secrets.noise_key = noise_key
 

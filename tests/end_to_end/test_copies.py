@@ -60,7 +60,7 @@ def seen_of(run: Path) -> set[int]:
 def test_of_two_copies_one_goes_on_and_the_other_is_told_the_way(begun, store, tmp_path):
     copy = Path(shutil.copytree(begun, tmp_path / "copy"))
     assert sottovoce.resume(copy).ended == "finished"
-    with pytest.raises(DamagedRun, match=f"{begun} fell behind: .*to round 6") as refused:
+    with pytest.raises(DamagedRun, match=rf"{begun} fell behind: .*to round 6") as refused:
         sottovoce.resume(begun)
     assert "start another run from its model (model.initial), which is charged as one" in str(refused.value)
     assert max(seen_of(begun)) == 2
@@ -82,7 +82,7 @@ def test_of_two_processes_that_train_one_run_one_commits(begun, tmp_path, monkey
         if len(shown) == 1:
             assert sottovoce.resume(other, stop=StopAfter(2)).round == 4
 
-    with pytest.raises(FellBehind, match="went on, to round 4.*nothing of its rounds after round 2 was shown"):
+    with pytest.raises(FellBehind, match=r"went on, to round 4.*nothing of its rounds after round 2 was shown"):
         sottovoce.resume(begun, observer=observe)
     assert shown == [2]
     assert max(seen_of(begun)) == (4 if other == begun else 2)
@@ -113,15 +113,10 @@ def test_a_draft_of_another_process_never_gets_the_name_of_a_committed_checkpoin
         sottovoce.resume(begun)
 
 
-def restore(path: Path, kept: dict) -> None:
-    path.mkdir(exist_ok=True)
-    put_back(path, kept)
-
-
 def test_an_older_folder_of_a_run_is_refused(begun):
     kept = tree_of(begun)
     sottovoce.resume(begun, stop=StopAfter(2))
-    restore(begun, kept)
+    put_back(begun, kept)
     with pytest.raises(DamagedRun, match="fell behind"):
         sottovoce.resume(begun)
     assert max(seen_of(begun)) == 2
@@ -133,7 +128,6 @@ def test_an_older_ledger_of_a_store_is_refused(recipe, store, tmp_path, older):
     kept = {"of before the run": {name: (store / name).read_bytes() for name in LEDGER}}
     run = sottovoce.train(recipe, tmp_path / "run", stop=StopAfter(2)).path
     kept["of round 2"] = {name: (store / name).read_bytes() for name in LEDGER}
-    start = next((run / "checkpoints").glob("*-00000002.*")).read_bytes()
     sottovoce.resume(run, stop=StopAfter(2))
     for name in LEDGER:
         (store / name).unlink()
@@ -144,8 +138,6 @@ def test_an_older_ledger_of_a_store_is_refused(recipe, store, tmp_path, older):
     before = {name: (store / name).read_bytes() for name in LEDGER if (store / name).exists()}
     with pytest.raises(DamagedRun):
         sottovoce.resume(run)
-    if older == "of round 2":  # even where a power cut brought the file of that checkpoint back
-        assert b"" != start
     assert {name: (store / name).read_bytes() for name in LEDGER if (store / name).exists()} == before
     assert max(seen_of(run)) == 4
 
