@@ -70,7 +70,13 @@ class Moment(NamedTuple):
 class Disk:
     """A folder, every change of a file in it by this process, and what would be left before each of them."""
 
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, mark: Callable[[], int] = lambda: 0):
+    def __init__(
+        self,
+        root: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        mark: Callable[[], int] = lambda: 0,
+        flushed: Tree | None = None,  # where a process that was killed left what it had not flushed
+    ):
         self.root, self.mark = root, mark
         self.states: list[State] = []
         self.moments: list[Moment] = []
@@ -80,6 +86,8 @@ class Disk:
         for folder, _, names in os.walk(root):
             for path in (Path(folder), *(Path(folder, name) for name in names)):
                 self._keep(os.open(path, os.O_RDONLY))
+        if flushed is not None:
+            self._forget_all_but(flushed)
         self.states.append(dict(self._now))
         monkeypatch.setattr(os, "fsync", self._fsync)
         monkeypatch.setattr(os, "write", self._write_half)
@@ -87,6 +95,19 @@ class Disk:
         if len(_watched) == 1 and not _hooked:
             _hooked.append(True)
             sys.addaudithook(_see)  # no way back: it does nothing where nothing is watched
+
+    def _forget_all_but(self, flushed: Tree) -> None:
+        for path in sorted(self.root.rglob("*"), reverse=True):
+            number, name = path.stat().st_ino, str(path.relative_to(self.root))
+            mode, held = self._now[number]
+            if name not in flushed:
+                del self._now[number]
+            elif isinstance(held, bytes):
+                self._now[number] = mode, flushed[name][1] or b""
+        for number, (mode, held) in self._now.items():
+            if isinstance(held, dict):
+                names = {each: found for each, found in held.items() if found[0] in self._now}
+                self._now[number] = mode, names
 
     def look(self) -> None:
         """Note what would be left now."""

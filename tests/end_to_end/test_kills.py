@@ -6,7 +6,7 @@ One run is watched. Its files are put back as each moment would have left them, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import pytest
 from tiny_run import make_recipe, make_store
 
 import sottovoce
-from power_cut import Disk, put_back
+from power_cut import Disk, Tree, put_back, tree_of
 from sottovoce.commands.helper import work_as_helper
 from sottovoce.commands.live_line import Progress
 from sottovoce.commands.train import RunResult
@@ -171,47 +171,56 @@ def world_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., W
     return make
 
 
-def ends_of(world: World, act: Callable[[], RunResult]) -> tuple[RunResult, list[tuple[Callable[[], None], int]]]:
-    """Watch an act. What puts the files back as each end of it leaves them, with the number of events before it."""
+End = tuple[Callable[[], None], int]  # what puts the files back as an end leaves them, and how many events were before
+
+
+def watched(world: World, act: Callable[[], RunResult], flushed: Tree | None = None) -> tuple[RunResult, Disk]:
     with pytest.MonkeyPatch.context() as patch:
-        disk = Disk(world.root, patch, lambda: len(world.events))
+        disk = Disk(world.root, patch, lambda: len(world.events), flushed)
         patch.setattr(World, "check", lambda _, check=World.check: (disk.look(), check(world)))
         result = act()
         disk.look()
         disk.close()
-    ends = []
-    for what, back in (("killed", lambda state: put_back(world.root, state)), ("cut", disk.cut)):
-        states = [(getattr(moment, what), moment.mark) for moment in disk.moments]
+    return result, disk
+
+
+def ends_of(disk: Disk, ways: tuple[str, ...] = ("killed", "cut")) -> Iterator[End]:
+    for way in ways:
+        back = partial(put_back, disk.root) if way == "killed" else disk.cut
+        states = [(getattr(moment, way), moment.mark) for moment in disk.moments]
         for (state, mark), (following, _) in zip(states, [*states[1:], (None, 0)], strict=True):
             if state != following:  # with the same files, the last had told the most
-                ends.append((partial(back, state), mark))
-    return result, ends
+                yield partial(back, state), mark
 
 
 def die_everywhere(world: World, every: int = 1) -> int:
-    """Go on from every so many-th moment, to the end; how many there were."""
-    whole, ends = ends_of(world, world.train)
-    events, weights = list(world.events), world.run.load_weights()
+    """Go on from every so many-th end of a run; how many there were."""
+    whole, disk = watched(world, world.train)
+    events, weights, ends = list(world.events), world.run.load_weights(), list(ends_of(disk))
     unnamed = 0
     for put, mark in ends[::every]:
         put()
         world.events[:] = events[:mark]
-        if not world.run.recipe_file.exists():
-            unnamed += 1
-            assert not world.people.path.exists() or not world.people.spent()
-            assert not [event for event in world.events if event.what != "keys"]
+        if world.run.recipe_file.exists():
+            go_on(world, whole, weights)
             continue
-        world.check()
-        ledger = Ledger.open(world.run.ledger_file)
-        commits = world.people.commits(ledger.run)
-        going_on = not commits or commits[-1].round < ROUNDS
-        result = world.resume()
-        world.check_end(result, whole, ledger.starts + going_on)
-        if world.recipe.privacy.secrets == "seeded":
-            again = world.run.load_weights()
-            assert all(np.array_equal(weights[name], again[name]) for name in weights)
+        unnamed += 1
+        assert not world.people.path.exists() or not world.people.spent()
+        assert all(event.what == "keys" for event in world.events)
     assert unnamed
     return len(ends[::every])
+
+
+def go_on(world: World, whole: RunResult, weights: dict[str, np.ndarray]) -> None:
+    """To the end, which is that of the whole run."""
+    world.check()
+    ledger = Ledger.open(world.run.ledger_file)
+    commits = world.people.commits(ledger.run)
+    going_on = not commits or commits[-1].round < ROUNDS
+    world.check_end(world.resume(), whole, ledger.starts + going_on)
+    if world.recipe.privacy.secrets == "seeded":
+        again = world.run.load_weights()
+        assert all(np.array_equal(weights[name], again[name]) for name in weights)
 
 
 @pytest.mark.parametrize(("kind", "every"), [("independent", 7), ("blt", 11)])
@@ -231,3 +240,28 @@ def test_killed_before_every_change_of_a_file(kind, world_of):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_seeded_run_ends_in_the_bits_of_one_that_was_never_interrupted(kind, world_of):
     die_everywhere(world_of(kind, secrets="seeded"), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_killed_and_then_without_power(world_of):
+    """What a process had not flushed when it was killed is there for the next one, until the power fails."""
+    world = world_of("independent")
+    whole, disk = watched(world, world.train)
+    events, weights, tried = list(world.events), world.run.load_weights(), 0
+    lines = ("store/ledger.jsonl", "run/ledger.jsonl", "run/record.jsonl")
+    for moment in disk.moments:
+        disk.cut(moment.cut)
+        flushed = tree_of(world.root)
+        if "run/recipe.toml" not in flushed or all(moment.killed.get(name) == flushed.get(name) for name in lines):
+            continue
+        put_back(world.root, moment.killed)
+        world.events[:] = events[: moment.mark]
+        _, again = watched(world, world.resume, flushed)
+        told = list(world.events)
+        for put, mark in list(ends_of(again, ("cut",)))[tried % 4 :: 4]:
+            put()
+            world.events[:] = told[:mark]
+            go_on(world, whole, weights)
+        tried += 1
+    assert tried > 10
