@@ -137,8 +137,6 @@ def begin_run(run: RunFolder, ledger: Ledger, people: StoreLedger, budget: Budge
     The folder of the run has its name before, so what is paid for is not lost. A run that a crash left unpaid is
     charged when it goes on, less what it was charged already.
     """
-    if ledger.starts:
-        raise damaged(f"{people.path} has no commit of {run.path}, which was trained")
     start = checkpoints.draft_of_start(run.checkpoints)
     if budget.private:
         planned = budget.charges.events(int(ledger.header["planned"]))
