@@ -184,7 +184,7 @@ class StoreLedger:
             chain.append(_line_of(run, commit, parent))
 
     def commits(self, run: str) -> list[Commit]:
-        """What a run committed, in its order. It is on disk: a process that was killed may not have flushed its line."""
+        """What a run committed, in its order: on disk, also where a process was killed before it flushed its line."""
         chain = self._read()
         if chain.lines:
             sync_file(self.path)
