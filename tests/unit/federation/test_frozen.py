@@ -45,7 +45,6 @@ def task(assembly, part, vocabulary) -> Task:
         vocabulary=vocabulary.fingerprint,
         run="spring",
         round=1,
-        attempt="a",
         recipe=for_devices(assembly.recipe).to_dict(),
         clip_norms=np.array([0.3], np.float32),
         key=np.array([1, 2], np.uint32),
@@ -107,7 +106,7 @@ def test_a_run_keeps_the_part_that_it_began_with(task, part, store, tmp_path):
     sent(device, other)
     assert sent(device, later) == Nothing(Code.LIMITS)
     assert sent(make_device(tmp_path, store, "silo", 0, 13), later) == Nothing(Code.LIMITS)  # also after a restart
-    assert isinstance(sent(device, replace(task, round=2, attempt="b")), Contribution | Nothing)
+    assert isinstance(sent(device, replace(task, round=2)), Contribution | Nothing)
 
 
 def test_a_part_that_is_missing_surplus_or_too_large_is_refused(task, part, store, tmp_path):
@@ -154,7 +153,7 @@ def test_the_part_travels_once_and_later_tasks_carry_parameters_alone(store, voc
     roster, made = fleet(tmp_path, store, vocabulary, assembly)
     transport = InProcess(made)
     played = Coordinator(roster, transport, 1.0).rounds(
-        assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
+        assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: Secrets.seeded(3).keys(number))
     )
     found = [summed for _, summed in played]
     size = len(part.to_bytes())
@@ -172,7 +171,7 @@ def test_a_device_that_always_lacks_it_is_asked_twice_and_adds_nothing(store, vo
     roster, made = fleet(tmp_path, store, vocabulary, assembly)
     lacks = lambda name, answer: Nothing(Code.FROZEN).to_bytes() if name == "phone" else answer  # noqa: E731
     transport = InProcess(made, lacks)
-    keys = AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
+    keys = AllFree(lambda number: Secrets.seeded(3).keys(number))
     state = assembly.start(assembly.model)
     _, summed = next(Coordinator(roster, transport, 1.0).rounds(assembly, "spring", state, keys))
     assert summed.answers["frozen"] == 1
