@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 import pytest
@@ -49,7 +49,6 @@ class Fleet(InProcess):
         super().__init__(federation.devices)
         self.federation = federation
         self.exchanges: list[str] = []  # the rounds
-        self.left: Counter = Counter()  # masked vectors, by round and device
         self.kill = ""  # the phase of round 2 after which the server is killed
         self.messages: list[tuple[str, bytes]] = []  # the round and message of an exchange
 
@@ -61,7 +60,7 @@ class Fleet(InProcess):
         phase = PHASES[self.exchanges.count(exchange.name) - 1]
         for name, answer in super().exchange(exchange):
             if phase == "mask" and b'"vector"' in answer:
-                self.left[exchange.name, name] += 1
+                self.federation.left[exchange.name, name].add(answer)
             yield name, answer
         if (exchange.name, phase) == (TWO, self.kill):
             raise Killed
@@ -76,11 +75,15 @@ class Federation:
         self.roster = make_roster(self.path, vocabulary, store.tokens_per_user, SHARES, public)
         members = {name: KnownMember(users, public[name], BY_DEVICE) for name, users in SHARES.items()}
         firsts = np.cumsum([0, *SHARES.values()]).tolist()
-        self.devices = {}
-        for number, (name, users) in enumerate(SHARES.items()):
+        self.left: dict[tuple[str, str], set[bytes]] = defaultdict(set)  # masked vectors, by round and device
+
+        def device(number: int, name: str) -> devices.Device:
             seat = Seat(membership=Membership(node_key(number)[0], members))
-            place = Enrolment(FEDERATION, name, firsts[number], users)
-            self.devices[name] = seated_device(folder / "devices", store, place, seat)
+            place = Enrolment(FEDERATION, name, firsts[number], SHARES[name])
+            return seated_device(folder / "devices", store, place, seat)
+
+        self.start_devices = lambda: {name: device(number, name) for number, name in enumerate(SHARES)}
+        self.devices = self.start_devices()
 
     @property
     def commits(self) -> list:
@@ -166,7 +169,7 @@ def test_a_masked_round_of_a_killed_server_is_closed_as_a_round_of_nobody(
     assert (result.round, result.ended) == (3, "finished")
     assert TWO not in fleet.exchanges[before:]
 
-    assert max(fleet.left.values()) == 1
+    assert {len(vectors) for vectors in federation.left.values()} == {1}
     assert Counter(name for name, _ in opened) == {"round 1": 1, "round 3": 1, **({TWO: 1} if after == OPENED else {})}
     line = Lines(run / "diagnostics.jsonl").read()[1]
     assert (line["users"], line["weight"], line["answers"]) == (0, 0.0, {"away": 4})
@@ -178,6 +181,28 @@ def test_a_masked_round_of_a_killed_server_is_closed_as_a_round_of_nobody(
     # What left is within what the statement says of the server: no user in more rounds than it counts.
     joined = Counter((name, row) for name in SHARES for line in record_of(federation, name) for row in line["rows"])
     assert max(joined.values()) <= plan.mechanism.devices.participations == 2
+
+
+@pytest.mark.parametrize("restarted", [False, True], ids=["devices go on", "devices start again"])
+@pytest.mark.parametrize("after", ["mask", "unmask"])
+def test_a_server_that_asks_for_a_masked_round_again_gets_no_second_vector(
+    federation, opened, monkeypatch, after, restarted
+):
+    """Devices do not trust it with that. One that is in the round still gives the same bytes, for the same sum."""
+    fleet = Fleet(federation)
+    fleet.kill = after
+    monkeypatch.setattr(Coordinator, "_may_ask", lambda self, assembly, payment: True)
+    with pytest.raises(Killed):
+        sottovoce.train(masked_recipe(federation), federation.run, coordinator=federation.coordinator(fleet))
+    if restarted:
+        federation.devices = federation.start_devices()
+    again = Fleet(federation)
+    sottovoce.resume(federation.run, coordinator=federation.coordinator(again))
+    assert again.messages[0] in fleet.messages  # the same task
+    assert {len(vectors) for vectors in federation.left.values()} == {1}
+    assert [name for name, _ in opened] == (["round 1", "round 3"] if restarted else ["round 1", TWO, "round 3"])
+    answers = Lines(federation.run / "diagnostics.jsonl").read()[1]["answers"]
+    assert answers == ({"twice": 4} if restarted else {"joined": 4})
 
 
 def record_of(federation, name: str) -> list[dict]:
