@@ -208,8 +208,8 @@ class StoreLedger:
                 if not self._chain.lines and file.tell():
                     self._chain = Chain.read(self.path, repair=True)
                 self._chain.catch_up()
-                for note in self._chain.notes:
-                    log.warning("note: %s", note)
+                while self._chain.notes:
+                    log.warning("note: %s", self._chain.notes.pop())
                 _refuse_emptied(self._chain)
                 yield self._chain
         except OSError as error:
