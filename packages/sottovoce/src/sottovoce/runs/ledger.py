@@ -106,9 +106,12 @@ class Ledger:
         """Note that a process begins to train after round `done`."""
         self._append({"start": done})
 
-    def ask(self, round_number: int) -> None:
-        """Note that devices are asked for a masked round."""
-        self._append({"asked": round_number})
+    def ask(self, round_number: int) -> bool:
+        """Note that devices are asked for a masked round. False: they were before."""
+        self._catch_up()
+        if first := round_number not in self.asked:
+            self._append({"asked": round_number})
+        return first
 
     def spent(self) -> list[tuple[Event, int]]:
         """Every event with the number of rounds that it was charged for."""
