@@ -21,11 +21,11 @@ def remembering(monkeypatch):
     """A mechanism that adds a part of the noised estimates of all rounds before."""
     init, add = Mechanism.init_noise, Mechanism.add_noise
 
-    def add_noise(self, estimate, noise, number, clip_norms, key, use):
+    def add_noise(self, estimate, noise, number, clip_norms, key):
         noised, nothing = add(self, estimate, init(self, estimate.update), number, clip_norms, key)
         assert nothing == ()
         update = jax.tree.map(lambda leaf: leaf + 0.5 * noise[0], noised.update)
-        return use(noised._replace(update=update), (noise[0] + jnp.ravel(jax.tree.leaves(noised.update)[0])[0],))
+        return noised._replace(update=update), (noise[0] + jnp.ravel(jax.tree.leaves(noised.update)[0])[0],)
 
     monkeypatch.setattr(Mechanism, "init_noise", lambda self, update: (jnp.zeros(()),))
     monkeypatch.setattr(Mechanism, "add_noise", add_noise)

@@ -41,9 +41,9 @@ def keys(monkeypatch) -> list[tuple[int, bytes]]:
     """The keys of all noise that is drawn, each with its round."""
     drawn, real = [], Mechanism.add_noise
 
-    def add_noise(self, query, noise, round_number, clip_norms, key, use):
+    def add_noise(self, query, noise, round_number, clip_norms, key):
         drawn.append((round_number, bytes(key)))
-        return real(self, query, noise, round_number, clip_norms, key, use)
+        return real(self, query, noise, round_number, clip_norms, key)
 
     monkeypatch.setattr(Mechanism, "add_noise", add_noise)
     return drawn

@@ -23,9 +23,9 @@ from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
 from sottovoce.federation.messages import Code, read_answer
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import Coordinator
-from sottovoce.privacy.skellam import scale_of
+from sottovoce.privacy.noise import Scale
 from sottovoce.runs.secrets import Secrets
-from sottovoce_evidence.accounting import SampledSkellam, epsilon
+from sottovoce_evidence.accounting import SampledGaussian, epsilon
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}
 NOISED = {
@@ -86,7 +86,7 @@ def played(store, vocabulary, tmp_path, monkeypatch):
 def test_the_server_opens_the_sum_of_what_devices_noised(played):
     mechanism, sums, vectors, devices = played
     clip_norms = mechanism.clip_norms(1, None)
-    share = scale_of(mechanism.devices.share(mechanism.steps(clip_norms)))
+    share = Scale.at_least(mechanism.devices.share * mechanism.steps(clip_norms))
     noise = []
     for summed, came in zip(sums[:2], vectors[:2], strict=True):
         opened = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(summed.total)]) / mechanism.grid(clip_norms)
@@ -184,7 +184,7 @@ def test_the_noise_of_a_round_has_the_moments_that_are_charged(opened):
 def test_the_server_tells_a_person_no_better_than_is_charged(opened, level):
     """By the likelihood ratio, the best test there is: P[it says "there"] is within e^ε times the other, and δ."""
     person, seen, std = opened
-    charged = SampledSkellam(std / np.linalg.norm(person), "poisson", 1.0, 2.0**26)
+    charged = SampledGaussian(std / np.linalg.norm(person), "poisson", 1.0)
     delta = next(d for d in np.geomspace(1e-4, 1, 400) if epsilon([(charged, 1)], min(d, 0.999)) <= level)
     ratio = {joins: (sums @ person - person @ person / 2) / std**2 for joins, sums in seen.items()}
     says = {joins: int(np.sum(found > level)) for joins, found in ratio.items()}

@@ -45,8 +45,7 @@ class Coordinator:
     ) -> Iterator[tuple[ServerState, DeviceSum]]:
         """Play the rounds that are left."""
         name, part = "", b""
-        mechanism = assembly.algorithm.mechanism.across_devices()
-        algorithm = replace(assembly.algorithm, mechanism=mechanism)
+        algorithm = assembly.algorithm
         if algorithm.frozen is not None:
             frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
             name, part = frozen.name, frozen.to_bytes()
@@ -64,8 +63,8 @@ class Coordinator:
             summed = aggregate(aggregation, self.transport, f"round {number}", self.seconds)
             silence.note(summed.answers, wanted)
             # No sum, no noise of devices: the server draws theirs too, as a simulation does.
-            noising = algorithm if summed.opened else assembly.algorithm
-            state, _ = release(noising, state, summed, clip_norms, payment)
+            noising = algorithm.mechanism.across_devices(summed.modulus)
+            state, _ = release(replace(algorithm, mechanism=noising), state, summed, clip_norms, payment)
             yield state, summed
 
     def _aggregator(self, assembly: Assembly, task: Task, asked: Asked, state: ServerState) -> TaskAggregation:
