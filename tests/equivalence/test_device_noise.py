@@ -23,6 +23,7 @@ from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
 from sottovoce.federation.messages import Code, read_answer
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import Coordinator
+from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.noise import Scale
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.accounting import SampledGaussian, epsilon
@@ -75,10 +76,19 @@ def played(store, vocabulary, tmp_path, monkeypatch):
     rounds = Coordinator(roster, transport, 1.0).rounds(
         assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: SECRETS.keys(number, "release"))
     )
+    moduli, add_noise = [], Mechanism.add_noise
+
+    def noticed(self, *of):
+        moduli.append(self.devices.modulus)
+        return add_noise(self, *of)
+
+    monkeypatch.setattr(Mechanism, "add_noise", noticed)
     sums = []
     for _ in range(3):
         vectors.append([])
         sums.append(next(rounds)[1])
+    # The server's noise is added modulo what the sum was opened modulo.
+    assert set(moduli) == {summed.modulus for summed in sums} == {2**40}
     return assembly.algorithm.mechanism, sums, vectors, devices
 
 
@@ -123,7 +133,7 @@ def test_a_round_whose_sum_is_not_opened_has_all_of_the_noise(store, vocabulary,
     start = assembly.start(assembly.model)
     payments = AllFree(lambda number: SECRETS.keys(number, "release"))
     after, summed = next(Coordinator(roster, InProcess({}), 1.0).rounds(assembly, "spring", start, payments))
-    assert summed.answers == {"away": 3}
+    assert (summed.answers, summed.modulus) == ({"away": 3}, None)
     steps = [
         np.ravel(b) - np.ravel(a) for a, b in zip(*map(jax.tree.leaves, (start.params, after.params)), strict=True)
     ]
