@@ -17,7 +17,7 @@ from sottovoce_evidence.errors import SottoError
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"
-FACTS = ProcessFacts("store", "program", "code", "layout", "fingerprint", reproducible=True)
+FACTS = ProcessFacts("store", "program", "code", "layout")
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +108,6 @@ def test_facts_of_other_versions_are_read():
 )
 def test_what_differs_is_named(name, message):
     assert message in replace(FACTS, **{name: "another"}).problem(1, FACTS)
-
-
-def test_machines_may_differ_in_their_fingerprint():
-    assert replace(FACTS, fingerprint="another", reproducible=False).problem(1, FACTS) == ""
 
 
 @pytest.mark.parametrize("other", [SECRET, b"another secret of as many letters"])

@@ -167,13 +167,12 @@ def test_a_round_is_charged_as_without_devices(sampler):
     plain = replace(made, devices=None)
     assert made.events(10) == plain.events(10)
     assert [made.event(number) for number in (3, 9)] == [plain.event(number) for number in (3, 9)]
-    assert made.event(3, again=True) == plain.event(3, again=True)
 
 
 def test_rounds_are_charged_as_gaussian_noise():
     made = mechanism()
     expected = SampledGaussian(1.0, "poisson", 0.01)
-    assert made.event(3) == made.event(3, again=True) == expected
+    assert made.event(3) == expected
     assert made.events(10) == [(expected, 10)]
     apart = MinSeparation(cohort=2, users=20, seed=0, min_separation=5, most_participations=2)
     assert isinstance(replace(made, sampler=apart).event(9), Covered)

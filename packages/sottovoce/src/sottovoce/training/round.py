@@ -57,7 +57,7 @@ def release(
     """The half of a round after the sum: estimate, pay, add noise, step."""
     mechanism, number = algorithm.mechanism, state.round + 1
     estimate = mechanism.estimate(summed.total, summed.weight, summed.bits)  # f̃ = Σ w_k Δ_k / qW
-    noise_key = payment.charge(mechanism.event(number), summed)  # on disk before any noise; it depends on the sum
+    noise_key = payment.charge(mechanism.event(number))  # on disk before anything of the round is shown
     noised, noise = mechanism.add_noise(estimate, state.noise, number, clip_norms, noise_key)  # + N(0, z²𝕊²)
     norms = mechanism.next_clip_norms(state.clip_norms, noised)
     return algorithm.server.step(state._replace(noise=noise, clip_norms=norms), noised.update), noised  # θ ← θ + Δ
