@@ -187,8 +187,9 @@ def test_the_server_is_charged_every_round_of_a_user_without_sampling():
 
 
 def test_a_user_joins_no_more_rounds_than_coins_draw_but_for_a_small_chance():
-    most = how_often(Poisson(0.01), 1000)
-    assert stats.binom.sf(most, 1000, 0.01) <= 2.0**-40 < stats.binom.sf(most - 1, 1000, 0.01)
+    for rounds, rate in ((1000, 0.01), (100, 0.5), (50, 0.9), (3000, 1e-6), (10**6, 1e-4)):
+        most = how_often(Poisson(rate), rounds)
+        assert stats.binom.sf(most, rounds, rate) <= 2.0**-40 < stats.binom.sf(most - 1, rounds, rate)
     assert [how_often(Poisson(0.01), 1000, declared) for declared in (20, 2000)] == [20, 1000]
     assert how_often(Poisson(1.0), 5) == 5
     apart = MinSeparation(cohort=2, users=20, seed=0, min_separation=5, most_participations=2)
