@@ -40,7 +40,7 @@ def _estimate(estimator: Estimator, total: Any, weight: Any) -> Any:
     return estimator.estimate(total, weight)
 
 
-class Scale(NamedTuple):
+class GridNoise(NamedTuple):
     """σ of the noise of one part of an estimate, and the public grid that both lie on."""
 
     std: float
@@ -50,7 +50,7 @@ class Scale(NamedTuple):
 
 
 def _noised(
-    part: Any, scale: Scale, key: bytes, number: int, stream: NoiseStream, state: NoiseState = ()
+    part: Any, scale: GridNoise, key: bytes, number: int, stream: NoiseStream, state: NoiseState = ()
 ) -> tuple[Any, NoiseState]:
     """The part, rounded to whole steps, plus noise in whole steps, and the next state of the stream of noise.
 
@@ -122,13 +122,13 @@ class Mechanism(mechanism.Mechanism):
         update, noise = _noised(estimate.update, scale, key, 0, self.stream, noise)
         bits = estimate.bits
         if bits is not None:
-            bits, _ = _noised(bits, Scale(bit_std or 0.0, BIT_STEP), key, 1, stream_of(INDEPENDENT, 1))
+            bits, _ = _noised(bits, GridNoise(bit_std or 0.0, BIT_STEP), key, 1, stream_of(INDEPENDENT, 1))
         return Estimate(update, bits), noise
 
-    def _scale(self, std: float, clip_norms: Any, size: int) -> Scale:
+    def _scale(self, std: float, clip_norms: Any, size: int) -> GridNoise:
         """The grid of an update's noise of standard deviation `std`, with what rounding to the grid adds to that."""
         if not std:
-            return Scale(0.0)
+            return GridNoise(0.0)
         one_round = self.sensitivity(clip_norms)
         step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
         if step is None:
@@ -141,7 +141,7 @@ class Mechanism(mechanism.Mechanism):
         # In units of what one user moves the run, by `rounding` steps in every coordinate of every round.
         moved = self.stream.rounding * math.sqrt(size * self.stream.rounds) * step / 2**finer
         std *= 1 + moved / (self.run_sensitivity * one_round)
-        return Scale(std, step, finer, 0 if self.devices is None else self.devices.modulus or 0)
+        return GridNoise(std, step, finer, 0 if self.devices is None else self.devices.modulus or 0)
 
     def next_clip_norms(self, tracked: Any, noised: Estimate) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""
