@@ -90,8 +90,7 @@ def test_models_of_a_run_that_was_stopped_twice_differ_by_the_noise_that_is_char
     assert not what_is_wrong_with_run(seen)
     charge = Charge.of(seen.run)
     assert charge.moved == pytest.approx(charge.worst(), rel=1e-9)  # of all patterns of a user's rounds
-    if kind != "devices":  # whose noise, of another law, may cost more
-        assert charge.epsilon <= 1.02 * gaussian_epsilon(charge.moved, charge.delta)
+    assert charge.epsilon <= 1.02 * gaussian_epsilon(charge.moved, charge.delta)
 
 
 @pytest.mark.parametrize("kind", ["independent", "devices"])  # correlated noise has steps finer than float32 shows

@@ -218,11 +218,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(NOISED, privacy(adaptive_quantile=0.5)), "privacy.adaptive_quantile needs exact counts of users"),
         (case(NOISED, privacy(noise_schedule=[[1, 1.0], [2, 2.0]])), "federation.noise='devices' has one noise"),
         (case(NOISED, privacy(estimator="clipped_denominator")), "needs the exact weight of a cohort"),
-        (
-            case(NOISED, privacy(accountant="moments")),
-            "privacy.accountant='moments' has no accounting for the noise",
-        ),
-        (case(NOISED, privacy(sampling="fixed")), "federation.noise='devices' has no accounting for this sampling"),
+        (case(NOISED, privacy(sampling="fixed")), "federation.noise='devices' needs users who join by themselves"),
         (case(NOISED, separated(), federation(participations=3)), "federation.participations=3 is for 'poisson'"),
         (
             case(NOISED, federation(server_noise_multiplier=9.0)),

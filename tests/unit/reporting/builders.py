@@ -48,7 +48,6 @@ def statement_json(private: bool = True, done: int = ROUNDS) -> dict[str, Any]:
             "noise_std": 0.0609 if private else 0.0,
         },
         "secrets": "entropy",
-        "noise_generator": "rounded Gaussians",
         "sampling_generator": "ChaCha20",
         "not_covered": NOT_COVERED if private else [],
         "vocabulary": {"fingerprint": "9f86d081884c7d65", "source": "declared"},
