@@ -92,24 +92,6 @@ def test_all_processes_see_the_facts_of_all_and_refuse_a_mismatch_together():
         assert "process 3" not in str(error)
 
 
-def test_facts_of_other_versions_are_read():
-    assert ProcessFacts.from_dict({"program": "later", "new key": 1}) == ProcessFacts(program="later")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("store", "process 1 has another store than process 0"),
-        ("program", "process 1 has another sottovoce, jax or numpy"),
-        ("code", "process 1 has another model or objective"),
-        ("layout", "process 1 has other devices"),
-        ("update", "process 1 has a machine that computes a user's update otherwise"),
-    ],
-)
-def test_what_differs_is_named(name, message):
-    assert message in replace(FACTS, **{name: "another"}).problem(1, FACTS)
-
-
 def test_machines_may_differ_in_their_fingerprint():
     assert replace(FACTS, fingerprint="another", reproducible=False).problem(1, FACTS) == ""
 
@@ -197,16 +179,6 @@ def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved,
     assert (left, saves) == (ended, saved)
 
 
-def test_a_sum_that_fails_while_the_run_is_saved_leaves_the_end_to_the_main_thread(monkeypatch):
-    """It raises `LostProcess` there: what is unwound must not be cut off in the middle."""
-    left, alone = [], thread_groups(1)[0]
-    monkeypatch.setattr(group, "_GRACE", 0.02)
-    monkeypatch.setattr(group.os, "_exit", left.append)
-    alone._waits_since = time.monotonic() - 1
-    alone._end(alone._over.set, 1)
-    assert left == []
-
-
 def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
     """One that frees arrays of JAX while the interpreter ends is a segmentation fault.
 
@@ -227,12 +199,3 @@ def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
     alone.leave()
     assert set(threading.enumerate()) <= before
     assert kept() is None
-
-
-@pytest.mark.timeout(30)
-def test_connections_to_nobody_can_be_closed():
-    """What waits for the end of another process must not wait for ever."""
-    acted, nobody = [], Connections({})
-    nobody.when_lost(acted.append)
-    nobody.close()
-    assert (nobody.lost(0), acted) == (None, [])
