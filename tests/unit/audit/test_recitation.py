@@ -75,6 +75,7 @@ def test_a_model_that_learned_other_text_recites_nothing(overfit):
     assert found.passages == ()
 
 
+@pytest.mark.slow
 def test_a_passage_ends_where_a_word_is_unknown(overfit):
     words = SECRET.split()
     words[PROMPT + WORDS - 1] = "xyzzy"

@@ -64,12 +64,11 @@ def test_a_lost_process_is_no_wrong_input(monkeypatch):
     assert status_of(["train", "demo"]) == 1
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["base", "list"]])
-def test_a_command_whose_reader_is_gone_ends_without_a_word(arguments):
+def test_a_command_whose_reader_is_gone_ends_without_a_word():
     """As `sotto --help | head -1`, in a shell: 141 is what it says of other programs there."""
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "sottovoce", *arguments]
+    command = [sys.executable, "-m", "sottovoce", "--help"]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=120, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
