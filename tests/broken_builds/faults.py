@@ -1510,7 +1510,7 @@ def noise_key_told_to_helpers():
     """The users' own randomness is keyed with the key of the noise, which so leaves process 0."""
     from sottovoce.runs.secrets import Secrets
 
-    Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number, "test").local
+    Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number).local
 
 
 RENDEZVOUS = "unit/multiprocess/test_rendezvous.py"

@@ -17,7 +17,7 @@ from sottovoce_evidence.errors import SottoError
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"
-FACTS = ProcessFacts("store", "program", "code", "layout", "fingerprint", reproducible=True)
+FACTS = ProcessFacts("store", "program", "code", "layout")
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +90,6 @@ def test_all_processes_see_the_facts_of_all_and_refuse_a_mismatch_together():
     for error in errors:
         assert str(error).startswith("process 1 cannot take part: no such store; process 2 has another store")
         assert "process 3" not in str(error)
-
-
-def test_machines_may_differ_in_their_fingerprint():
-    assert replace(FACTS, fingerprint="another", reproducible=False).problem(1, FACTS) == ""
 
 
 @pytest.mark.parametrize("other", [SECRET, b"another secret of as many letters"])
