@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -23,10 +24,22 @@ def _once(work_out: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture(scope="session", autouse=True)
 def losses_once() -> Iterator[None]:
-    """The library has no state: the same noise has the same distribution of losses."""
-    from dp_accounting.pld import privacy_loss_distribution as library
+    """The library has no state: the same noise has the same distribution of losses. It is imported when it is asked."""
+    from sottovoce_evidence.accounting import cross_check
 
+    composed = cross_check._composed
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("from_gaussian_mechanism", "from_mixture_gaussian_mechanism"):
-            patch.setattr(library, name, _once(getattr(library, name)))
+
+        @cache
+        def remember() -> None:
+            from dp_accounting.pld import privacy_loss_distribution as library
+
+            for name in ("from_gaussian_mechanism", "from_mixture_gaussian_mechanism"):
+                patch.setattr(library, name, _once(getattr(library, name)))
+
+        def composed_once(*given: Any) -> float:
+            remember()
+            return composed(*given)
+
+        patch.setattr(cross_check, "_composed", composed_once)
         yield
