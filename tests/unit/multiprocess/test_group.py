@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-import weakref
 from contextlib import suppress
 from dataclasses import replace
 
@@ -155,10 +154,10 @@ def test_wrong_input_is_refused_in_a_sentence(arguments, message):
         join(*arguments, wait=0.3)
 
 
-@pytest.mark.parametrize(("waits", "ended", "saved"), [(True, [1], [1]), (False, [], [])])
-def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved, monkeypatch):
+@pytest.mark.parametrize(("waits", "ended"), [(True, [1]), (False, [])])
+def test_a_process_that_waits_for_a_lost_one_ends(waits, ended, monkeypatch):
     """One that computes goes on to its next sum, which fails by itself."""
-    left, saves = [], []
+    left = []
     monkeypatch.setattr(group, "_GRACE", 0.02)
 
     def leave(status):
@@ -171,8 +170,8 @@ def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved,
     if not waits:
         threading.Timer(0.1, alone.leave).start()
     with suppress(SystemExit):
-        alone._end(lambda: saves.append(1), 1)
-    assert (left, saves) == (ended, saved)
+        alone._end(1)
+    assert left == ended
 
 
 def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
@@ -186,12 +185,8 @@ def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
         here, _ = listener.accept()
     before, alone = set(threading.enumerate()), thread_groups(1)[0]
     alone._connections = Connections({1: here})
-    saved = type("Saved", (), {"save": lambda self: None})()
-    kept = weakref.ref(saved)
-    alone.end_with_others(saved.save)
-    del saved
+    alone.end_with_others()
     there.close()
     assert alone._connections.lost(60) == 1
     alone.leave()
     assert set(threading.enumerate()) <= before
-    assert kept() is None
