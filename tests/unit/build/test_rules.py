@@ -367,7 +367,11 @@ def test_other_methods_are_not_refused(changes: tuple[dict[str, Any], ...]) -> N
     check(SCOPES["store"](case(*changes, facts=replace(STORE, public_tokens=4000))))
 
 
-@pytest.mark.parametrize("name", shipped_recipes())
+# The matrix of one of them is searched for, which takes seconds.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if name == "choquette2023" else name for name in shipped_recipes()],
+)
 def test_shipped_recipes_are_not_refused(name: str) -> None:
     recipe = Recipe.load(name)
     if not recipe.privacy.users:  # left to `sotto init` and `sotto base train`, which know the text

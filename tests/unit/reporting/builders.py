@@ -133,6 +133,15 @@ def sections(page: str) -> list[str]:
     return re.findall(r'<section id="(\w+)"', page)
 
 
+def lines_of(page: str) -> list[str]:
+    """What a reader sees, without tags: a line for each piece of text."""
+    pieces: list[str] = []
+    parser = HTMLParser()
+    parser.handle_data = pieces.append  # type: ignore[method-assign]
+    parser.feed(re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", page, flags=re.DOTALL))
+    return [" ".join(piece.split()) for piece in pieces if piece.strip()]
+
+
 def text_of(page: str) -> str:
     """What a reader sees, without tags."""
     pieces: list[str] = []
