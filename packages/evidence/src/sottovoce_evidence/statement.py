@@ -42,7 +42,6 @@ EXACT = "exact"  # or PRIVATE
 ROUNDING = 1e-6  # norms are rounded to float32
 Relation = Literal["add-or-remove-one-user", "replace-one-user", "none"]  # what an ε makes indistinguishable
 AuditResult = Literal["passed", "failed", "not run"]
-Noise = Literal["rounded Gaussians", "Skellam numbers"]
 
 # What a guarantee may not cover: in a statement as codes.
 NOT_COVERED = {
@@ -295,7 +294,7 @@ def is_epsilon(name: str) -> bool:
 
 @dataclass(frozen=True)
 class DeviceNoiseFacts(Facts):
-    """Skellam noise that devices add before their sums are masked, and what it holds against.
+    """Noise that devices add before their sums are masked, and what it holds against.
 
     The server sees who takes part. Against it, with up to `colluding` devices, the updates of one user in all rounds
     that they join are as good as zeros.
@@ -305,7 +304,6 @@ class DeviceNoiseFacts(Facts):
     survivors: int  # devices in a sum that is unmasked, at least
     colluding: int  # of them that may collude with the server, at most
     participations: int  # rounds that one user joins at most
-    steps: float  # S in whole steps of the noise, at least
 
     @staticmethod
     def of(mechanism: Mechanism) -> DeviceNoiseFacts | None:
@@ -390,7 +388,6 @@ class Statement(RunFacts, sparse=True):
     federation: Federation | None = None  # the same, of a run across devices
     example_tokens: int | None = None  # where examples are sampled
     mechanism: MechanismFacts
-    noise_generator: Noise
     turns: int | None = None
     min_separation: int | None = None
     not_covered: tuple[str, ...] = ()  # codes of `NOT_COVERED`
@@ -527,7 +524,6 @@ def state(evidence: Evidence) -> Statement:
         federation=recipe.federation if facts.across_devices else None,
         example_tokens=recipe.local.tokens if privacy.examples_per_user else None,
         mechanism=MechanismFacts.of(mechanism.across_devices() if facts.across_devices else mechanism),
-        noise_generator="rounded Gaussians" if mechanism.devices is None else "Skellam numbers",
         turns=None if sampler.amplifies else sampler.participations(facts.rounds_planned),
         min_separation=None if participation is None else participation.min_separation,
         not_covered=tuple(not_covered(recipe, facts)) if private else (),

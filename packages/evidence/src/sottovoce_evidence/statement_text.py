@@ -176,9 +176,8 @@ def _clip(statement: Statement) -> list[str]:
 
 def _noise(statement: Statement) -> list[str]:
     mechanism = statement.mechanism
-    kind = "Gaussian" if mechanism.devices is None else "Skellam"
     lines = [
-        f"{kind}, of standard deviation {mechanism.noise_std:.4g} on every coordinate",
+        f"exactly rounded Gaussians, of standard deviation {mechanism.noise_std:.4g} on every coordinate",
         f"noise multiplier {mechanism.noise_multiplier:.4g}",
     ]
     if (over := mechanism.run_sensitivity) is not None and mechanism.buffers is not None:

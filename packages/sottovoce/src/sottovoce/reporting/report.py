@@ -13,7 +13,7 @@ from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
-from sottovoce.reporting.words import bytes_text, noise_source, released_texts
+from sottovoce.reporting.words import bytes_text, released_texts
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.errors import count_of, plural
 from sottovoce_evidence.files import Json
@@ -246,7 +246,7 @@ def _of(statement: Statement) -> str:
 
 def _statement_rows(statement: Statement) -> dict[str, list[str]]:
     released = {"released": released_texts(statement)} if statement.has_guarantee else {}
-    return {**rows(statement), "noise source": [noise_source(statement)], **released}
+    return {**rows(statement), **released}
 
 
 def _evaluation_table(evidence: Evidence) -> Json | None:
