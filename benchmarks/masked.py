@@ -185,7 +185,8 @@ def play(roster: Roster, transport: Transport, recipe: Recipe) -> tuple[Iterator
     assembly = assemble(recipe.replace(data={"store": str(roster.path)}), roster.as_store())
     run = recipe.federation.aggregation
     start = assembly.start(assembly.model)
-    return Coordinator(roster, transport, 600.0).rounds(
+    rounds = Coordinator(roster, transport, 600.0).rounds(assembly, run, start, Unpaid(Secrets.seeded(3)))
+    return rounds, parameter_count(start.params)
         assembly, run, start, Unpaid(Secrets.seeded(3))
     ), parameter_count(start.params)
 
