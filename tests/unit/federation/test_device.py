@@ -440,7 +440,7 @@ def test_keys_are_fresh_in_every_round_and_run(everybody, store, tmp_path):
 def test_every_vector_has_noise_of_its_own(everybody, store, tmp_path, monkeypatch):
     """Two vectors with one noise would differ by updates alone."""
     drawn = lambda key, size, std: np.random.default_rng(list(key)).integers(-(2**20), 2**20, size)  # noqa: E731
-    monkeypatch.setattr(devices, "skellam", drawn)
+    monkeypatch.setattr(devices, "rounded_gaussian", drawn)
     fleet, noise = masked_fleet(tmp_path, store), set()
     noised = changed(everybody, federation={"noise": "devices", "participations": 3})
     for number in (1, 2, 3):

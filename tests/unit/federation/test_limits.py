@@ -9,7 +9,7 @@ import pytest
 
 from sottovoce.federation.limits import Limits, Participation
 from sottovoce.federation.messages import Code, Refused, Task
-from sottovoce_evidence.accounting import NonPrivate, SampledSkellam
+from sottovoce_evidence.accounting import NonPrivate, SampledGaussian
 from sottovoce_evidence.accounting.matrices import Participation as Allowed
 from sottovoce_evidence.errors import DamagedRun, SottoError
 
@@ -76,7 +76,7 @@ def test_a_run_that_bounds_participation_is_joined_no_more_than_that(tmp_path):
 
 def test_of_every_other_run_the_rounds_that_were_answered_count_up_to_what_a_user_may_join(tmp_path):
     """After a restart too; whoever was drawn, and in whatever place they are now."""
-    path, noised = tmp_path / "joined.jsonl", SampledSkellam(0.8, "poisson", 1.0, 2.0**26)
+    path, noised = tmp_path / "joined.jsonl", SampledGaussian(0.8, "poisson", 1.0)
     record = Participation(path)
     for run, bound in (("spring", Allowed(30, 1, 3)), ("summer", Allowed(30, 1, 9))):
         for number, rows in enumerate(([0], [1], [], [2]), 1):

@@ -49,12 +49,11 @@ from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.skellam import skellam
+from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.training.seats import check_seats
 from sottovoce.training.types import Task as CohortTask
 from sottovoce_evidence import accounting
 from sottovoce_evidence.bounds import joint_norm
-from sottovoce_evidence.device_noise import check_noised
 from sottovoce_evidence.errors import SottoError, count_of
 from sottovoce_evidence.recipe import Recipe
 
@@ -342,9 +341,8 @@ def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndar
     """
     if mechanism.devices is None:
         return vector
-    check_noised(vector.size)
-    std = mechanism.devices.share(mechanism.steps(clip_norms))
-    return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
+    std = mechanism.devices.share * mechanism.steps(clip_norms)
+    return vector + np.asarray(rounded_gaussian(os_entropy.token_bytes(32), vector.size, std))
 
 
 def _nobody(task: Task, name: str, mechanism: Mechanism) -> Contribution:

@@ -50,8 +50,7 @@ class Coordinator:
         masked round are asked is on disk before; after a restart such a round is only noise, paid for like any other.
         """
         name, part = "", b""
-        mechanism = assembly.algorithm.mechanism.across_devices()
-        algorithm = replace(assembly.algorithm, mechanism=mechanism)
+        algorithm = assembly.algorithm
         if algorithm.frozen is not None:
             frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
             name, part = frozen.name, frozen.to_bytes()
@@ -76,8 +75,8 @@ class Coordinator:
                 said.append(f"round {number} was interrupted, and may not be asked again: it is only noise")
             silence.note(summed.answers, wanted)
             # No sum, no noise of devices: the server draws theirs too, as a simulation does.
-            noising = algorithm if summed.opened else assembly.algorithm
-            state, _ = release(noising, state, summed, clip_norms, payment)
+            noising = algorithm.mechanism.across_devices(summed.modulus)
+            state, _ = release(replace(algorithm, mechanism=noising), state, summed, clip_norms, payment)
             payment.once_committed(partial(show, said))
             yield state, summed
 

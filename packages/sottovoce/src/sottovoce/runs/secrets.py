@@ -152,6 +152,7 @@ class Secrets(Salt):
         for path in folder.glob("round-*"):
             if path.stem != kept:
                 path.unlink()
+        sync_folder(folder)
 
     @staticmethod
     def erase(folder: Path) -> None:

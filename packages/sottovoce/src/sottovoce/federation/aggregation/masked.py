@@ -89,6 +89,7 @@ class MaskedAggregator:
         self._bytes = 0
         self._adverts: dict[str, Advert] = {}
         self._sum: Contribution | None = None
+        self._modulus: int | None = None
         self._in_sum: tuple[str, ...] = ()
         self.lacking: list[str] = []
         self.first = _Exchange(self, dict.fromkeys(asked.registered, message), largest(ENTRY), self._take_advert)
@@ -132,7 +133,7 @@ class MaskedAggregator:
             opening.remove_masks(vectors.total)
         except Refused as refused:
             return self._fail(str(refused))
-        numbers = vectors.total.signed()
+        numbers, self._modulus = vectors.total.signed(), 2 ** (8 * vectors.total.width)
         if self._layout.counts:
             numbers = masks.folded(numbers, vectors.total.width)
         self._sum, self._in_sum = self._layout.restore(numbers, ""), survivors.names
@@ -153,8 +154,8 @@ class MaskedAggregator:
             Code.AWAY.value if code == JOINED and name not in self._in_sum else code
             for name, code in zip(self._asked.registered, said, strict=True)
         ]
-        sizes, opened = (self._task_bytes, self._bytes), self._sum is not None
-        return DeviceSum(total, weight, bits, found.users, Counter(left), sizes, opened=opened)
+        sizes = self._task_bytes, self._bytes
+        return DeviceSum(total, weight, bits, found.users, Counter(left), sizes, modulus=self._modulus)
 
     def _bounded(self, found: Contribution, grid: float) -> Contribution:
         """What all registered users can have, number by number; what they can have is not touched."""
