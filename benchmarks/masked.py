@@ -187,8 +187,6 @@ def play(roster: Roster, transport: Transport, recipe: Recipe) -> tuple[Iterator
     start = assembly.start(assembly.model)
     rounds = Coordinator(roster, transport, 600.0).rounds(assembly, run, start, Unpaid(Secrets.seeded(3)))
     return rounds, parameter_count(start.params)
-        assembly, run, start, Unpaid(Secrets.seeded(3))
-    ), parameter_count(start.params)
 
 
 def _share_programs() -> None:
