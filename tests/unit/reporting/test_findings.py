@@ -94,7 +94,7 @@ def test_noise_that_was_measured_stands_beside_the_claim_with_what_would_have_be
     assert row.result == (
         "ε ≥ 0.444 at δ = 0.001, 99.9% confidence; noise of at most 2.06 times the sensitivity, claimed: 2"
     )
-    assert row.about.endswith("the audit would have seen noise at 0.9 of its scale")
+    assert row.about.endswith("the audit would have seen noise at 0.9 of its scale, 99 times in 100")
     leaky = rows({"rounds": {**FOUND["rounds"], **measured, "shown_multiplier": 1.1, "contradicted": True}})["rounds"]
     assert "CONTRADICTED" in leaky.about
     assert "would have seen" not in leaky.about

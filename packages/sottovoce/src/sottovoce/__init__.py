@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from sottovoce.local.objective import Batch, plain
     from sottovoce.models.contract import LanguageModel
     from sottovoce.models.gated_cnn import GatedCNN
-    from sottovoce.models.gpt2 import GPT2
     from sottovoce.models.gru import GRU
     from sottovoce.models.lstm import LSTM
     from sottovoce.models.stacked_lstm import StackedLSTM
@@ -83,7 +82,6 @@ _HOMES = {
     "Evaluation": "evaluation.prediction",
     "Extra": "commands.evaluate",
     "FederationSettings": "federation.roster",
-    "GPT2": "models.gpt2",
     "GRU": "models.gru",
     "GatedCNN": "models.gated_cnn",
     "Grouping": "data.grouping",
@@ -157,7 +155,6 @@ _HOMES = {
 }
 
 __all__ = [
-    "GPT2",
     "GRU",
     "LSTM",
     "Batch",
