@@ -137,7 +137,7 @@ def test_models_that_are_the_same_have_epsilon_zero_and_no_figure(sotto: Sotto, 
     assert not (run / "audit/tails.png").exists()
     shown = sotto("audit", "tails", run, copy, *FEW)
     assert "∞" in shown.out
-    assert "estimated: ε = 0 " in shown.out
+    assert "(estimate): ε ≈ 0 " in shown.out
 
 
 @pytest.mark.slow

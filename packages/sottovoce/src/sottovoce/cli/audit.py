@@ -27,7 +27,11 @@ app = cyclopts.App(
 
 @app.default
 def findings(run: Run, *, json: Json = False) -> None:
-    """Show what audits found so far."""
+    """Show what audits found so far.
+
+    Examples:
+        sotto audit run
+    """
     from sottovoce.commands.report import read_findings
     from sottovoce.runs.folder import RunFolder
 
@@ -52,6 +56,9 @@ def rounds(
 
     Measures their noise, and guesses from each round's noised update whether that user was there. Compares the noise
     multiplier and the ε that this shows with those that are claimed for a round.
+
+    Examples:
+        sotto audit rounds run
     """
     from sottovoce.commands.audit_rounds import audit_rounds
 
@@ -77,6 +84,9 @@ def canaries(
     Ranks the secrets that the recipe's [audit] inserted among all that could stand in their place. Guesses from every
     round's noised update, and from the model, which canary users were in: a lower bound on the run's ε. For a run
     without canaries a copy is trained, which takes as long as the run and is not kept.
+
+    Examples:
+        sotto audit canaries run
     """
     from sottovoce.commands.audit_canaries import audit_canaries
 
@@ -97,7 +107,11 @@ def tails(
     seed: Annotated[int, option("Chooses the users left out, and the texts.")] = 0,
     json: Json = False,
 ) -> None:
-    """Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write."""
+    """Estimate ε from the tails of P(text | with a user) / P(text | without), over texts that the models write.
+
+    Examples:
+        sotto audit tails run
+    """
     from sottovoce.commands.audit_tails import audit_tails
 
     with progress_of_steps(f"audit of {run.name}", quiet=json) as progress:
@@ -118,6 +132,9 @@ def membership(
     """Tell users of the train split from users held out by how well the model predicts them.
 
     Prints the AUC, and the share of users found at few false alarms.
+
+    Examples:
+        sotto audit membership run
     """
     from sottovoce.commands.audit_membership import audit_membership
 

@@ -12,7 +12,11 @@ from sottovoce_evidence.errors import plain_number
 
 
 def demo(*, out: Annotated[Path, option("Folder for the store and the two runs.")] = Path("demo")) -> None:
-    """Plan, prepare, train, evaluate and report on a synthetic population, in under two minutes."""
+    """Plan, prepare, train, evaluate and report on a synthetic population, in under two minutes.
+
+    Examples:
+        sotto demo --out demo
+    """
     from sottovoce.commands.demo import run_demo
 
     with gentle_stop() as stop:

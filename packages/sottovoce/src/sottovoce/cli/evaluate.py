@@ -139,6 +139,10 @@ def evaluate(
 
     Figures are exact, and for the owner; with them come those of the base that the run started from. With
     --private-epsilon they have noise, and may be published.
+
+    Examples:
+        sotto evaluate run
+        sotto evaluate run --keystrokes
     """
     if private.private_epsilon is not None:
         if measures != MEASURES or other or replace(texts, store=None) not in (TEXTS, replace(TEXTS, split="test")):

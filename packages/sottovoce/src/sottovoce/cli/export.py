@@ -21,7 +21,11 @@ def export(
     weights: Annotated[Literal["float32", "8bit"], option("8bit: smaller, less exact; both are measured.")] = "float32",
     json: Json = False,
 ) -> None:
-    """Write a run's model as ONNX, after comparing it with JAX."""
+    """Write a run's model as ONNX, after comparing it with JAX.
+
+    Examples:
+        sotto export run --out onnx
+    """
     from sottovoce.commands.export import export_run
 
     del format

@@ -14,7 +14,11 @@ def report(
     other: Annotated[Path | None, option("Another run, such as one without privacy: shows both.", "--beside")] = None,
     internal: Annotated[Flag, option("Also exact figures of private data, for the owner only.")] = False,
 ) -> None:
-    """Write a run's report: one HTML file that opens anywhere."""
+    """Write a run's report: one HTML file that opens anywhere.
+
+    Examples:
+        sotto report run
+    """
     from sottovoce.commands.report import report_run
 
     print(report_run(run, internal=internal, other=other))

@@ -100,11 +100,12 @@ def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
     """Written by the audit of canaries. The noised updates it reads are not released one by one: the owner's."""
     name, about = "One run, canary users", "canary users, each in or out by a coin, guessed from one run"
     row = Finding("one_run", name, "lower bound", NOT_RUN, about, "sotto audit canaries RUN", owner_only=True)
-    guessed, one = None, found and found.one_run
+    one = None if found is None else found.one_run
+    guessed = None
     if found is not None and one is not None:
         claim = (found.claimed, found.delta, found.confidence, found.contradicted, found.itself)
         guessed = LowerBound(*claim, one.canaries, one.shown)
-        about = f"{count_of(guessed.canaries, 'canary user')}, guessed from one run, of {_model_of(found)}"
+        about = f"{count_of(one.canaries, 'canary user')}, guessed from one run, of {_model_of(found)}"
     if not statement.has_guarantee:
         return replace(row, result=NO_CLAIM, found=guessed)
     if guessed is None or one is None:
