@@ -132,10 +132,7 @@ def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, world: W
     shown = sotto("evaluate", run, *parts)
     assert "too few users to put them into groups" in shown.out
     assert "points lost" in shown.out
-    assert sotto("report", run, "--beside", world.run).status == 0
-    page = (run / "report.html").read_text()
-    assert "What privacy costs, by word and by user" in page
-    assert "marks and ends of texts" in page
+    assert "marks and ends of texts" in shown.out
 
 
 def test_a_run_with_other_words_is_no_neighbour(refused: Refused, run: Path, tmp_path: Path) -> None:

@@ -8,13 +8,13 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from builders import figures, make_evidence, make_statement, sections, text_of
+from builders import make_evidence, make_statement, sections, text_of
 
 from made_audits import audit_files
 from sottovoce.audit.results import AUDITS, Audits
 from sottovoce.reporting.draw.lanes import Lane, draw_number_line
 from sottovoce.reporting.findings import HIDDEN, NOT_RUN, findings, lanes_of, public
-from sottovoce.reporting.report import OtherRun, render
+from sottovoce.reporting.report import render
 from sottovoce_evidence.errors import DamagedRun
 
 RATE = {"fpr": 0.001, "tpr": 0.0432, "low": 0.03, "high": 0.06, "false_alarms": 0, "fpr_at_most": 0.01, "too_few": True}
@@ -177,17 +177,3 @@ def test_the_picture_has_a_lane_for_all_that_has_an_epsilon():
     assert "One round, a user in it: at most 1.36, at least 0.444." in svg
     assert draw_number_line(lanes) == svg
     assert draw_number_line([Lane("nothing")]) == ""
-
-
-def test_the_costs_are_shown_with_those_of_the_other_run():
-    row = {"part": "the 10 most frequent words", "users": 40, "targets": 900, "share": 0.5, "top1": 0.2,
-           "top3": 0.3, "perplexity": None, "beside": {"top1": 0.31, "top3": 0.5, "perplexity": 3.0},
-           "lost": 0.11, "within": 0.012}  # fmt: skip
-    costs = {"by_band": [row], "by_group": {"amount of text": [{**row, "part": "3 to 17"}]}}
-    page = render(make_evidence(costs=costs, other=OtherRun("twin", [])))
-    assert "costs" in sections(page)
-    words = text_of(page)
-    assert "the 10 most frequent words 40 50.0% 20.0% 31.0% 11.0 ± 1.2" in words
-    assert "Users, by amount of text" in words
-    assert "costs" not in sections(render(make_evidence()))
-    assert "bounds" in figures(page)

@@ -23,7 +23,7 @@ from builders import (
 
 from examples import first_of
 from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
-from sottovoce.reporting.report import OtherRun, render
+from sottovoce.reporting.report import render
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.adversaries import adversaries
 from sottovoce_evidence.statement import Adaptive, FederationFacts, Registered, StartFacts
@@ -193,44 +193,16 @@ def test_rounds_charged_again_are_in_the_table():
     assert "3 begun, broken off and charged again" in page
 
 
-def test_a_baseline_and_another_run_are_drawn_and_named():
-    other = OtherRun("twin <public>", make_record(private=False, skill=1.3))
-    page = render(make_evidence(other=other))
-    assert "Dotted: top-1 of the run twin &lt;public&gt;." in page
-    assert "twin &lt;public&gt;, round 60" in page
+def test_baselines_are_drawn_and_named():
+    page = render(make_evidence())
     assert "without training on people: always “.” 5.1%, base english 11.7%." in page
     labels = {
         name: {text.text for text in figures(page)[name].iter("{http://www.w3.org/2000/svg}text")}
         for name in ("accuracy", "perplexity")
     }
-    assert {"top-1", "top-3", "top-5", "always “.”", "base english", "other run"} <= labels["accuracy"]
+    assert {"top-1", "top-3", "top-5", "always “.”", "base english"} <= labels["accuracy"]
     assert {"a unigram", "base english"} <= labels["perplexity"]
     assert "without training" not in render(make_evidence(baselines=None))
-
-
-def test_another_run_with_other_tokens_is_not_compared_by_token():
-    record = make_record(private=False, skill=1.3)
-    alike, unlike = (render(make_evidence(other=OtherRun("twin", record, same))) for same in (True, False))
-    assert "Different tokens" not in alike
-    assert "twin has another tokenizer: they cannot be compared with those of this run. Bits per byte can." in unlike
-    assert "twin, round 60" in unlike, "the table names it"
-    bars = [page.split('id="evaluation"')[1].split("<table")[0] for page in (alike, unlike)]
-    assert ["twin" in bar for bar in bars] == [True, False]
-
-
-def test_a_curve_per_token_of_a_run_with_other_tokens_is_not_drawn():
-    record = [
-        line | ({"evaluation": line["evaluation"] | {"bits_per_byte": 1.5}} if "evaluation" in line else {})
-        for line in make_record(private=False, skill=1.3)
-    ]
-    alike, unlike = (
-        figures(render(make_evidence(record=record, other=OtherRun("twin", record, same)))) for same in (True, False)
-    )
-    names = {
-        key: [name for name, figure in drawn.items() if "other run" in "".join(figure.itertext())]
-        for key, drawn in (("alike", alike), ("unlike", unlike))
-    }
-    assert names == {"alike": ["accuracy", "perplexity"], "unlike": ["bits_per_byte"]}
 
 
 def test_top1_is_drawn_from_zero_with_what_no_training_gives():
@@ -335,7 +307,7 @@ def test_nothing_is_fetched():
 
 @pytest.mark.slow
 def test_the_page_is_the_same_every_time(drawings):
-    evidence = make_evidence(diagnostics=make_diagnostics(), other=OtherRun("twin", make_record(skill=1.2)))
+    evidence = make_evidence(diagnostics=make_diagnostics())
     drawings.clear()
     page = render(evidence)
     assert drawings
@@ -361,8 +333,7 @@ def test_figures_have_words():
 
 
 def test_every_figure_by_round_has_its_numbers_underneath():
-    other = OtherRun("twin", make_record(private=False, skill=1.3))
-    page = render(make_evidence(diagnostics=make_diagnostics(), other=other))
+    page = render(make_evidence(diagnostics=make_diagnostics()))
     drawn = [figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "<svg" in figure]
     assert len(drawn) == 6
     assert all(figure.index("</svg>") < figure.index("<table>") for figure in drawn)

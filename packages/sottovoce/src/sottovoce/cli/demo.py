@@ -37,6 +37,7 @@ def demo(*, out: Annotated[Path, option("Folder for the store and the two runs."
     print("\nWhere to look next")
     places = {
         str(path / "report.html"): "open it in a browser: curves, predictions, the statement",
+        str(out / "compare.html"): "both models on one page",
         str(path / "privacy.json"): "the privacy statement for machines",
         f"sotto evaluate {path}": "accuracy in full, also over words alone",
         "sotto plan --help": "what your own population would cost",
