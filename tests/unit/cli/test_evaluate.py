@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli.evaluate import Measures, Private, Texts, _private_rows, _rows, evaluate
-from sottovoce.commands.evaluate import Measured
+from sottovoce.cli.evaluate import Measures, Private, Texts, _column, _private_rows, evaluate
 from sottovoce.commands.private_evaluation import PrivateEvaluation
-from sottovoce.evaluation.breakdown import Breakdown
 from sottovoce.evaluation.figures import Evaluation
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
@@ -45,7 +43,7 @@ def test_keystrokes_are_counted_with_three_suggestions_unless_another_number_is_
 def test_what_a_tokenizer_has_not_is_not_shown():
     words = Evaluation(200, 900, 0.1, 0.2, 0.3, 0.15, 210.0, 200.0, 0.05, bits_per_byte=2.34567, bytes=4000)
     pieces = replace(words, top1_words=0.2, oov_rate=None, words=1600)
-    shown = [_rows(Measured(each, Breakdown((), {}), {})) for each in (words, pieces, replace(pieces, top1_words=None))]
+    shown = [_column(each) for each in (words, pieces, replace(pieces, top1_words=None))]
     assert shown[0]["bits per byte"] == "2.346"
     assert (shown[0]["top-1 over words"], shown[0]["outside the vocabulary"]) == ("15.00%", "5.00%")
     assert shown[1]["top-1 over words"] == "20.00% ± 1.96, at 1,600 words"
