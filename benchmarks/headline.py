@@ -8,9 +8,6 @@ after kill -9, report, plan --ledger, evaluate. Whatever was done is not done ag
 and called again. FOLDER gets `store`, `run` and `headline.json`: the seconds of each step, the rounds between
 interruptions, ε of plan and of the ledger.
 
-On a GPU, rounds after the last checkpoint that kill -9 loses are charged again, unless sums are the same to the bit
-(XLA_FLAGS=--xla_gpu_deterministic_ops=true): the summary says how many were (`charged_again`).
-
 Of real people, from a public model:
 
     python benchmarks/headline.py FOLDER --store STORE --users 27000 --cohort 177 --set model.initial=BASE
@@ -232,7 +229,7 @@ class Headline:
         rounds = [json.loads(line) for line in (self.run / "diagnostics.jsonl").read_text().splitlines()]
         scores = [json.loads(line) for line in (self.run / "record.jsonl").read_text().splitlines()]
         seconds, users = sum(line["seconds"] for line in rounds), sum(line.get("users", 0) for line in rounds)
-        named = ("private", "epsilon", "delta", "epsilon_spent", "epsilon_store", "charged_again", "rounds_done")
+        named = ("private", "epsilon", "delta", "epsilon_spent", "epsilon_store", "starts", "rounds_done")
         return {
             "statement": {name: statement.get(name) for name in named},
             "user_updates": users,

@@ -8,14 +8,12 @@ from sottovoce.runs.secrets import RoundKeys, Secrets
 class Free:
     """The key of a round's noise follows from secrets and the round, whatever its sum is."""
 
-    name = "a"
-
     def __init__(self, keys: RoundKeys | None = None, secrets: Secrets | None = None, round_number: int = 1):
         self.secrets, self.round = secrets or Secrets.seeded(3), round_number
-        self.keys = keys or self.secrets.keys(round_number, self.name)
+        self.keys, self.name = keys or self.secrets.keys(round_number), self.secrets.name_of(round_number)
 
-    def charge(self, event, total) -> bytes:
-        return self.secrets.noise_key(self.round, self.name, b"")
+    def charge(self, event) -> bytes:
+        return self.secrets.noise_key(self.round)
 
 
 class AllFree:

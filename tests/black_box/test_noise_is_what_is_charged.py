@@ -112,7 +112,7 @@ def test_the_noise_of_one_run_tells_nothing_of_that_of_another(stopped_twice):
 
 
 @pytest.mark.parametrize("kind", ["independent", "banded", pytest.param("devices", marks=pytest.mark.slow)])
-def test_a_round_that_a_copy_releases_too_is_the_same_or_charged_again(stopped_twice, kind):
+def test_no_round_is_released_twice_by_a_copy(stopped_twice, kind):
     """The folder of a run was copied after round 3; the run went on, and now the copy does."""
     first = stopped_twice(kind)
     copy = Seen(first.run.with_name(f"{kind}, copied"))

@@ -2263,7 +2263,7 @@ def noise_key_told_to_helpers():
     """The users' own randomness is keyed with the key of the noise, which so leaves process 0."""
     from sottovoce.runs.secrets import Secrets
 
-    Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number, "test").local
+    Secrets.noise_key = lambda self, round_number, release, digest: self.keys(round_number).local
 
 
 RENDEZVOUS = "unit/multiprocess/test_rendezvous.py"
@@ -2976,7 +2976,7 @@ def a_link_that_counts_for_nothing():
 
 OUTSIDE = "black_box/test_noise_is_what_is_charged.py"
 STOPPED = "test_models_of_a_run_that_was_stopped_twice_differ_by_the_noise_that_is_charged"
-COPIED = "test_a_round_that_a_copy_releases_too_is_the_same_or_charged_again"
+COPIED = "test_no_round_is_released_twice_by_a_copy"
 SILOS = "test_models_of_silos_that_add_noise_differ_by_what_is_charged_or_more"
 COMMANDED = "test_models_that_the_command_trains_differ_by_the_noise_that_is_charged"
 

@@ -19,7 +19,7 @@ from sottovoce.data.tokenizer_files import save_tokenizer
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.models import registry
 from sottovoce.models.lora import merge_weights
-from sottovoce.runs.checkpoint import latest
+from sottovoce.runs.checkpoint import newest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger
 from sottovoce_evidence.errors import DamagedRun, SottoError
@@ -57,7 +57,8 @@ def test_from_a_base_to_a_release(base, tmp_path, capsys):
         assert np.array_equal(kept, array) == (f"base.{name}" not in trained), name
     assert np.any(weights["base.projection.up"])
     # A checkpoint has what is trained, and the card says how much that is.
-    saved, _ = latest(run / "checkpoints")
+    saved = newest(run / "checkpoints")
+    assert saved is not None
     params = sum(weights[name].size for name in trained)
     assert sum(array.size for array in saved.arrays.values()) == params
     card = json.loads((run / "model" / "card.json").read_text())

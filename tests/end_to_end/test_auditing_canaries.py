@@ -40,7 +40,7 @@ def planted(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def scores_of(run: Path) -> np.ndarray:
-    saved, _ = checkpoint.latest(run / "checkpoints")
+    saved = checkpoint.newest(run / "checkpoints")
     assert saved is not None
     return saved_canary_scores(saved)
 

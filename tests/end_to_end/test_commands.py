@@ -591,7 +591,7 @@ def test_evaluate_counts_keystrokes(sotto: Sotto, world: World, tmp_path: Path) 
     assert more["keystroke_saving"] > scores["keystroke_saving"]
     shown = sotto("evaluate", world.run, "--keystrokes").out
     assert "keystroke saving, 3 suggestions" in shown
-    assert "list alone" in shown
+    assert "word list" in shown
     texts = [json.loads(line)["text"] for line in world.corpus.read_text().splitlines()]
     whole = sotto("evaluate", world.run, "--corpus", world.corpus, "--keystrokes", "--json").json()
     assert whole["characters"] == sum(len(text.replace(" ", "")) for text in texts)

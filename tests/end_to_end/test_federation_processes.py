@@ -183,7 +183,7 @@ class _Free:
     round: int
     lineage: str
 
-    def charge(self, event, total):
+    def charge(self, event):
         return self.secrets.noise_key(self.round, self.lineage, b"")
 
 

@@ -16,9 +16,10 @@ from safetensors.numpy import load_file
 from tiny_run import make_recipe, make_store
 
 import sottovoce
-from sottovoce.runs.checkpoint import latest
+from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import Ledger, StoreLedger
+from sottovoce_evidence.errors import DamagedRun
 from sottovoce_evidence.recipe import Recipe
 
 pytestmark = pytest.mark.slow
@@ -95,10 +96,6 @@ def weights(run: Path) -> np.ndarray:
     return np.concatenate([np.ravel(part) for _, part in sorted(load_file(run / "model/weights.safetensors").items())])
 
 
-def lineages(run: Path) -> list[str]:
-    return [entry.lineage for entry in Ledger.open(run / "ledger.jsonl").entries]
-
-
 def test_two_processes_train_what_one_does_and_the_second_touches_nothing(world):
     copy = f"data.store={world / 'copy'}"
     first, second = together(
@@ -115,9 +112,6 @@ def test_two_processes_train_what_one_does_and_the_second_touches_nothing(world)
     for line in (*one, *two):
         line.pop("seconds")
     assert one == two
-    # But not the same names of rounds: how users are laid out is part of them.
-    assert len(lineages(world / "two")) == 6
-    assert not set(lineages(world / "one")) & set(lineages(world / "two"))
 
 
 def test_adapters_on_two_processes_are_those_of_one(world):
@@ -147,22 +141,17 @@ def test_after_a_killed_process_the_run_ends_and_goes_on_with_two_or_with_one(wo
     assert "error: process 1 is gone" in first[2]
     assert "Traceback" not in first[2]
     assert not list(out.rglob("*.partial"))
-    assert Ledger.open(out / "ledger.jsonl").rounds == 5
-    # The last regular checkpoint is of round 4. Round 5 was done when the process was lost, and is kept.
-    assert latest(out / "checkpoints")[0].round == 5
-    paid = lineages(out)
+    # Round 5 was done when the process was lost. Whom a round draws may lose it, so that moves no checkpoint.
+    assert last_round(out / "checkpoints") == Ledger.open(out / "ledger.jsonl").rounds == 4
     shutil.copytree(out, world / "alone")
 
     ends = together(["resume", str(out), "--json"], ["resume", str(out), "--json"], devices=2)
     assert [end[0] for end in ends] == [0, 0], ends
     assert [end[1].count("\n") for end in ends] == [1, 1]  # one JSON object each: devices that meet say nothing
-    assert lineages(out)[:5] == paid  # no round was paid for twice
-    assert len(lineages(out)) == 6
+    assert Ledger.open(out / "ledger.jsonl").rounds == 6
     np.testing.assert_allclose(weights(out), weights(world / "one"), atol=1e-5)
-
-    alone = sottovoce.resume(world / "alone")
-    assert (alone.round, alone.ended) == (6, "finished")
-    assert alone.statement.charged_again == 0
+    with pytest.raises(DamagedRun, match="fell behind"):  # of two copies one goes on
+        sottovoce.resume(world / "alone")
 
 
 def test_when_process_0_is_killed_the_others_end(world):

@@ -87,7 +87,8 @@ def test_what_a_strategy_keeps_is_in_the_checkpoint(recipe: Recipe, tmp_path: Pa
         sottovoce.train(recipe, run, stop=StopAfter(rounds), strategy=strategy)
         released.append([np.asarray(leaf) for leaf in jax.tree.leaves(ModelFolder.open(run).model)])
     after_two, after_four, after_five = released
-    saved, _ = checkpoints.latest(tmp_path / "run5" / "checkpoints")
+    saved = checkpoints.newest(tmp_path / "run5" / "checkpoints")
+    assert saved is not None
     found = [saved.arrays[name] for name in sorted(saved.arrays)]
     expected = [*after_five, *after_four, *after_two]  # the model, the deployed one, and the one before it
     for one, other in zip(found, expected, strict=True):

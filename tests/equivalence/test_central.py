@@ -39,7 +39,7 @@ class Notebook:
     def __init__(self):
         self.spent = []
 
-    def charge(self, event, total):
+    def charge(self, event):
         self.spent.append(event)
         return bytes(32)
 

@@ -84,7 +84,7 @@ def estimates(algorithm: Algorithm, model, store: Store, models: list) -> np.nda
         state = state._replace(round=number, params=models[number])
         seen: list = []
         secrets = Secrets.seeded(4)
-        payment = Free(secrets.keys(number + 1, "a"), secrets, number + 1)
+        payment = Free(secrets.keys(number + 1), secrets, number + 1)
         state, _ = play_round(algorithm, state, store, payment, SUM, seen.append)
         summed = seen[0].summed
         found.append(flat(algorithm.mechanism.estimate(summed.total, summed.weight, summed.bits).update))

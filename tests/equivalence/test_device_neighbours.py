@@ -137,7 +137,7 @@ def play(aggregation: str, sampling: str, where: Where, people: Sequence[Person]
             device._assemble = lambda task: assembly
             watch(device, trained[name], where.fails and name == where.device, trains)
         transport = Watched(devices)
-        payments = AllFree(lambda number: Secrets.seeded(4).keys(number, "a"))
+        payments = AllFree(lambda number: Secrets.seeded(4).keys(number))
         played = Coordinator(roster, transport, 1.0).rounds(
             assembly, "spring", assembly.start(assembly.model), payments
         )

@@ -73,7 +73,7 @@ def played(store, vocabulary, tmp_path, monkeypatch):
     assembly = assemble(recipe, store)
     transport = InProcess(devices)
     rounds = Coordinator(roster, transport, 1.0).rounds(
-        assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: SECRETS.keys(number, "release"))
+        assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: SECRETS.keys(number))
     )
     sums = []
     for _ in range(3):
@@ -121,7 +121,7 @@ def test_a_round_whose_sum_is_not_opened_has_all_of_the_noise(store, vocabulary,
     recipe = tiny_recipe(tmp_path, privacy={"noise_multiplier": 1.2}, federation=federation)
     assembly = assemble(recipe, store)
     start = assembly.start(assembly.model)
-    payments = AllFree(lambda number: SECRETS.keys(number, "release"))
+    payments = AllFree(lambda number: SECRETS.keys(number))
     after, summed = next(Coordinator(roster, InProcess({}), 1.0).rounds(assembly, "spring", start, payments))
     assert summed.answers == {"away": 3}
     steps = [
@@ -229,4 +229,4 @@ def test_a_device_refuses_a_run_whose_epsilon_against_the_server_is_above_its_li
 
 
 def keys_of(number: int):
-    return SECRETS.keys(number, "release")
+    return SECRETS.keys(number)

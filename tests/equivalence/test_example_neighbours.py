@@ -44,7 +44,7 @@ def replay(model, vocabulary, algorithm, loudest) -> list:
     store = Store.from_users(users, vocabulary, tokens_per_user=CAP)
     seen, state = [], algorithm.server.start(model)
     for number in range(ROUNDS):
-        payment = Free(Secrets.seeded(4).keys(number + 1, "a"))
+        payment = Free(Secrets.seeded(4).keys(number + 1))
         work = Work(store, SUM, seen.append)
         ExampleLevel(LENGTH, MOST).play(algorithm, work, state._replace(round=number), payment)
     return seen

@@ -24,7 +24,7 @@ SECRETS = Secrets.seeded(3)
 
 
 def keys_of(number: int):
-    return SECRETS.keys(number, "release")
+    return SECRETS.keys(number)
 
 
 def devices_of(folder, store):

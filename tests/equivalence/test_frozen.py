@@ -52,7 +52,7 @@ def make(model, noise_std: float = 0.0, user_rate: float = 1.0, **local) -> Algo
 def play(algorithm, model, store, rounds, sum_updates):
     state = SERVER.start(split(model)[0])
     for number in range(1, rounds + 1):
-        state, _ = play_round(algorithm, state, store, Free(Secrets.seeded(3).keys(number, "a")), sum_updates)
+        state, _ = play_round(algorithm, state, store, Free(Secrets.seeded(3).keys(number)), sum_updates)
     return state
 
 
@@ -109,7 +109,7 @@ def test_state_sum_and_noise_have_the_parameters_alone(half, store):
     params = split(half)[0]
     count, whole = parameter_count(params), parameter_count(half)
     state = SERVER.start(params)
-    payment = Free(Secrets.seeded(3).keys(1, "a"))
+    payment = Free(Secrets.seeded(3).keys(1))
     state, _ = play_round(algorithm, state, store, payment, sum_one_by_one, traces.append)
     assert sum(array.size for array in state.to_arrays().values()) == count < whole / 1.5
     drawn = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(traces[0].noised.update)])

@@ -85,7 +85,7 @@ def sums_in_turn(network, store, sampler=None) -> list:
     algorithm, seen = make_algorithm(sampler or TURNS), []
     state = algorithm.server.start(network)
     for number in range(ROUNDS):
-        keys = Secrets.seeded(4).keys(number + 1, "a")
+        keys = Secrets.seeded(4).keys(number + 1)
         play_round(algorithm, state._replace(round=number), store, Free(keys), SUM, seen.append)
     return [one.summed.total for one in seen]
 
@@ -137,7 +137,7 @@ def total(network, store, sampler, numbers, sum_updates=SUM) -> list:
     rows = np.flatnonzero(np.isin(store.names, list(numbers)))
     algorithm = make_algorithm(sampler)
     clip_norms = algorithm.mechanism.clip_norms(1, None)
-    key = local_key(Secrets.seeded(4).keys(1, "a").local)
+    key = local_key(Secrets.seeded(4).keys(1).local)
     return sum_updates(algorithm, Task(network, rows, clip_norms, key), store).total
 
 
@@ -152,7 +152,7 @@ def test_all_others_send_the_same_to_the_bit(stores, network, sampler, seats):
     mine = {int(base.names[_row_of(base, "p4")])}
     edges = set()
     for number in range(1, 7):
-        drawn = set(base.names[sampler.sample(base, Secrets.seeded(4).keys(number, "a").sampling, number)].tolist())
+        drawn = set(base.names[sampler.sample(base, Secrets.seeded(4).keys(number).sampling, number)].tolist())
         others = drawn - mine
         edges.add(len(others) % seats)
         alone = total(network, base, sampler, others, sum_updates)
@@ -174,7 +174,7 @@ def test_with_coins_one_person_moves_the_rounds_they_join_alone(stores, network,
     differ = set(base.names.tolist()) ^ set(other.names.tolist()) or {int(base.names[_row_of(base, "p4")])}
     largest = 0.0
     for number in range(1, 13):
-        rows = sampler.sample(everybody, Secrets.seeded(4).keys(number, "a").sampling)
+        rows = sampler.sample(everybody, Secrets.seeded(4).keys(number).sampling)
         drawn = {everybody[row] for row in rows}
         move = distance(*(total(network, store, sampler, drawn) for store in (base, other)))
         # A person replaced under another name is one removed and one added: the charge for replacing is for both.
@@ -194,7 +194,7 @@ def test_with_a_fixed_number_of_places_one_person_moves_at_most_their_own(stores
     most, changed = max(declared, *map(len, stand)), len(both)
     largest = 0.0
     for number in range(1, 13):
-        drawn = set(sampler.sample(range(most), Secrets.seeded(4).keys(number, "a").sampling).tolist())
+        drawn = set(sampler.sample(range(most), Secrets.seeded(4).keys(number).sampling).tolist())
         sums = []
         for store, here in zip((base, other), stand, strict=True):
             places = drawn

@@ -111,7 +111,7 @@ class Replay:
         if names not in self._sums:
             store = Store.from_users(users, self.vocabulary, tokens_per_user=LENGTH)
             algorithm = Algorithm(mechanism, self.update, SERVER, self.weight_cap)
-            key = local_key(Secrets.seeded(4).keys(1, "a").local)
+            key = local_key(Secrets.seeded(4).keys(1).local)
             self._sums[names] = SumInBlocks(4)(algorithm, Task(self.model, cohort, clip_norms, key), store)
         summed = self._sums[names]
         return mechanism.estimate(summed.total, summed.weight, summed.bits)
@@ -156,7 +156,7 @@ def test_one_user_moves_a_round_by_at_most_the_sensitivity(model, vocabulary, up
 def test_replacing_a_user_moves_a_round_by_at_most_twice_the_sensitivity(model, vocabulary, update, clip):
     """With cohorts of fixed size, where the same rows are drawn whoever stands in them."""
     replay, sampler, largest = Replay(model, vocabulary, update, clip, 10.0), FixedSize(2, 3), 0.0
-    cohort = sampler.sample(range(3), Secrets.seeded(4).keys(1, "a").sampling)
+    cohort = sampler.sample(range(3), Secrets.seeded(4).keys(1).sampling)
     row = int(cohort[0])
     for schedule, mechanism in replay.mechanisms(sampler):
         for (one, other), (number, tracked) in itertools.product(
@@ -171,7 +171,7 @@ def test_replacing_a_user_moves_a_round_by_at_most_twice_the_sensitivity(model, 
 
 @pytest.mark.parametrize("sampler", [Poisson(0.5), Poisson(0.5, hardened=True), FixedSize(10, 40)], ids=str)
 def test_a_user_who_is_not_drawn_changes_nothing(model, vocabulary, sampler):
-    secret = Secrets.seeded(4).keys(1, "a").sampling
+    secret = Secrets.seeded(4).keys(1).sampling
     drawn = set(sampler.sample(range(40), secret).tolist())
     absent = max(set(range(1, 40)) - drawn)
     users = (CROWD * 14)[:40]
@@ -190,13 +190,13 @@ class Watched:
     """A noise, and a ledger, that write down what they are asked."""
 
     def __init__(self):
-        self.seen, self.keys = [], Secrets.seeded(4).keys(1, "a")
+        self.seen, self.keys = [], Secrets.seeded(4).keys(1)
 
     def noise(self, key, size, std, stream, use):
         self.seen.append(("noise", size, std, key, stream))
         return rounded_gaussian(key, size, std, stream, use)
 
-    def charge(self, event, total):
+    def charge(self, event):
         self.seen.append(("charge", event))
         return bytes(32)
 

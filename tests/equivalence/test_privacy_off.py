@@ -53,7 +53,7 @@ def test_privacy_off_is_plain_federated_averaging(store, any_model):
         weight_cap=CAP,
     )
 
-    keys = Secrets.seeded(0).keys(1, "a")
+    keys = Secrets.seeded(0).keys(1)
     state, _ = play_round(algorithm, algorithm.server.start(any_model), store, Free(keys), sum_one_by_one)
     users = [row for row in range(store.users) if len(store[row])]
     weights = [min(len(store[row]) / CAP, 1.0) for row in users]

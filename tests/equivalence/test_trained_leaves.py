@@ -42,7 +42,7 @@ def after_a_round(model: LanguageModel, store, noise_std: float) -> LanguageMode
     # Two steps or more: an adapter's `up` is zero at first, and `down` has no gradient before it has moved.
     update = FedAvg(clip, True, batch=2, unroll=5, learning_rate=1.0)
     algorithm = Algorithm(mechanism, update, SERVER).with_frozen_of(model)
-    payment = Free(Secrets.seeded(3).keys(1, "a"))
+    payment = Free(Secrets.seeded(3).keys(1))
     state, _ = play_round(algorithm, SERVER.start(split(model)[0]), store, payment, SumInBlocks(8))
     return algorithm.model(state.params)
 

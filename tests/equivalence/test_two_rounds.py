@@ -56,7 +56,7 @@ def end_of_round(store, model, sum_updates, user_update, estimator, clip, weight
     )
     algorithm = Algorithm(mechanism, user_update, SERVER, weight_cap)
     state = algorithm.server.start(model)
-    return play_round(algorithm, state, store, Free(Secrets.seeded(3).keys(1, "a")), sum_updates)
+    return play_round(algorithm, state, store, Free(Secrets.seeded(3).keys(1)), sum_updates)
 
 
 COMBINATIONS = [
@@ -150,7 +150,7 @@ def test_users_and_rounds_have_dropout_of_their_own_and_the_same_again_when_redo
         update = UPDATES["fedavg, every step"](FLAT)
         mechanism = Mechanism(Poisson(1.0), FLAT, FixedDenominator(2.0), noise_multiplier=0.0, experiment=True)
         algorithm = Algorithm(mechanism, update, SERVER)
-        key = local_key(Secrets.seeded(3).keys(round_number, "a").local)
+        key = local_key(Secrets.seeded(3).keys(round_number).local)
         norms = mechanism.clip_norms(1, None)
         return [
             np.concatenate(

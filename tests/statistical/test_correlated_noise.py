@@ -34,7 +34,7 @@ def simulated(mechanism: Mechanism) -> np.ndarray:
         nothing = Estimate((jnp.zeros(STREAMS, jnp.float64),))
     state, secrets, found = mechanism.init_noise(nothing.update), Secrets.seeded(4), []
     for number in range(1, ROUNDS + 1):
-        key = secrets.noise_key(number, "a", b"")
+        key = secrets.noise_key(number)
         noised, state = mechanism.add_noise(nothing, state, number, np.array([S], np.float32), key)
         found.append(np.asarray(noised.update[0], np.float64))
     return np.array(found)

@@ -42,7 +42,7 @@ def changes(model, store, estimator, count, secrets, **options) -> list[np.ndarr
     algorithm = Algorithm(mechanism, LOCAL(clip), SERVER)
     state = algorithm.server.start(model, mechanism.start())
     flat = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(state.params)])]
-    keys = lambda number: secrets.keys(number, "a")  # noqa: E731
+    keys = lambda number: secrets.keys(number)  # noqa: E731
     play = partial(FederatedAveraging().play, algorithm, Work(store, SumInBlocks(4)))
     for after, _ in play_rounds(play, state, count, AllFree(keys, secrets)):
         flat.append(np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(after.params)]))
@@ -93,7 +93,7 @@ def test_bits_and_update_are_noised_independently_at_their_own_scales():
     tracking = QuantileTracking(0.5, 0.2, bit_noise=2.0, cohort=10.0)
     mechanism = Mechanism(Poisson(0.5), FlatClip(S), FixedDenominator(3.0), Z, tracking=tracking)
     silence = Estimate((jnp.zeros(1800),), jnp.zeros(600))
-    noised, _ = mechanism.add_noise(silence, (), 1, (S,), Secrets.seeded(9).noise_key(1, "a", b""))
+    noised, _ = mechanism.add_noise(silence, (), 1, (S,), Secrets.seeded(9).noise_key(1))
     bits, update = np.asarray(noised.bits), np.asarray(noised.update[0])
     sigma = (Z**-2 - 4.0**-2) ** -0.5 * S / 3
     # Counts go in halves, and so does their noise.

@@ -67,10 +67,10 @@ def test_users_join_rounds_as_often_as_the_ledger_is_charged_for(vocabulary):
 
     class Payments:
         def begin(self, round_number):
-            self.keys = Secrets.seeded(6).keys(round_number, "a")
+            self.keys = Secrets.seeded(6).keys(round_number)
             return self
 
-        def charge(self, event, total):
+        def charge(self, event):
             charged.append(event.user_rate)
             return bytes(32)
 
@@ -215,7 +215,7 @@ def test_a_user_joins_with_a_binomial_number_of_examples(rate, most, vocabulary)
         return CohortSum(total, np.float64(len(task.cohort)), np.zeros(1), [], [])
 
     start = algorithm.server.start({"weight": np.zeros(3, np.float32)}, mechanism.start())
-    payments = AllFree(lambda number: Secrets.seeded(6).keys(number, "a"))
+    payments = AllFree(lambda number: Secrets.seeded(6).keys(number))
     for _ in play_rounds(partial(ExampleLevel(2, most).play, algorithm, Work(store, note)), start, rounds, payments):
         pass
     (event, _), *others = mechanism.events(rounds)

@@ -104,9 +104,7 @@ def test_who_is_trusted_is_named_with_its_figures():
 @pytest.mark.parametrize(
     ("facts", "sentence"),
     [
-        ({"charged_again": 1}, "1 round was begun, broken off and done again with fresh noise. ε counts it twice"),
-        ({"charged_elsewhere": 3}, "3 more rounds were charged for other copies"),
-        ({"out_of_date": True}, "its ε is out of date until `sotto resume`"),
+        ({"starts": 3}, "Training was begun or resumed 3 times"),
         ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),
         ({"practice": True}, "it was trained on synthetic people"),
         ({"rounds_done": 2}, "(projected: ε is that of all 6 planned rounds; 2 of them are done)"),

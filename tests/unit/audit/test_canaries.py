@@ -32,7 +32,7 @@ from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.recipe import Audit
 
 AUDIT = Audit(users=40, secrets=4, holders=(1, 3), prefix=2, words=2)
-KEYS = Secrets.seeded(3).keys(1, "a")
+KEYS = Secrets.seeded(3).keys(1)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +93,7 @@ def algorithm(rate: float) -> Algorithm:
 
 def test_canaries_change_nobody_elses_chance(store, registry):
     for seed in range(50):
-        key = Secrets.seeded(seed).keys(1, "a").sampling
+        key = Secrets.seeded(seed).keys(1).sampling
         drawn = Poisson(0.3).sample(insert(store, registry), key)
         assert np.array_equal(drawn[drawn < store.users], Poisson(0.3).sample(store, key))
 

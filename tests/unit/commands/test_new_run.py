@@ -19,7 +19,7 @@ from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import Ledger, StoreLedger, first_line
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.secrets import Salt, Secrets
 from sottovoce_evidence.errors import InUse, SottoError
 from sottovoce_evidence.ledger import chained
 from sottovoce_evidence.recipe import Recipe
@@ -28,13 +28,14 @@ from sottovoce_evidence.recipe import Recipe
 def test_a_new_run_has_a_recipe_a_ledger_a_checkpoint_and_its_charge(recipe: Recipe, store: Path, tmp_path: Path):
     opened = begin(recipe, tmp_path / "run", Context())
     run = RunFolder.open(tmp_path / "run")
-    header, secrets = first_line(run.ledger_file), Secrets.load_any(run.secrets)
+    header, secrets = first_line(run.ledger_file), Salt.load(run.secrets)
     assert Recipe.of(run) == opened.assembly.recipe
     assert header["recipe"] == Recipe.of(run).sha256()
     assert header["store"] == secrets.blind(Store.open(store).fingerprint) != Store.open(store).fingerprint
-    assert (header["run"], header["planned"], header["code"]) == (secrets.name(), 6, opened.assembly.code)
-    saved, damaged = checkpoint.latest(run.checkpoints)
-    assert (saved.round, damaged) == (0, [])
+    assert (len(header["run"]), header["planned"], header["code"]) == (12, 6, opened.assembly.code)
+    saved = checkpoint.newest(run.checkpoints)
+    assert saved is not None
+    assert saved.round == 0
     assert run.record.read() == []
     assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent(header["run"])) == 6
     assert os.stat(run.secrets).st_mode & 0o077 == 0
@@ -67,9 +68,9 @@ def test_seeded_secrets_depend_on_the_recipe_and_not_on_the_folder(recipe: Recip
     changes = ({}, {}, {"local": {"learning_rate": 0.5}}, {"privacy": {"secrets": "entropy"}})
     for number, change in enumerate(changes):
         begin(recipe.replace(**change), tmp_path / str(number), Context())
-    names = [Secrets.load_any(RunFolder(tmp_path / str(number)).secrets).name() for number in range(len(changes))]
-    assert names[0] == names[1]
-    assert len(set(names)) == 3
+    found = [Secrets.of(RunFolder(tmp_path / str(number)).secrets, 0, is_seeded=True) for number in range(len(changes))]
+    assert found[0] == found[1]
+    assert len({secrets.stretch for secrets in found}) == 3
 
 
 def test_canaries_are_registered_in_the_ledger(recipe: Recipe, tmp_path: Path):
@@ -128,6 +129,6 @@ def test_a_copy_of_a_run_that_nobody_paid_for_yet_is_no_second_run(
         patch.setattr(new_run, "_pay", lambda *_: None)
         begin(recipe.replace(privacy={"secrets": "entropy"}), tmp_path / "run", Context())
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
-    for name, charged in (("copy", 6), ("run", 12)):
+    for name in ("copy", "run"):
         Training(RunFolder.open(tmp_path / name), Context())
-        assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == charged
+        assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 6

@@ -6,8 +6,8 @@ import os
 import shutil
 import time
 from contextlib import nullcontext
-from threading import Lock, Thread
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from tiny_run import make_store
@@ -23,7 +23,7 @@ from sottovoce.data.prepare import prepare
 from sottovoce.data.store import Store
 from sottovoce.local.objective import plain
 from sottovoce.reporting.statement import read_statement
-from sottovoce.runs.checkpoint import latest
+from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import WEIGHTS, RunFolder
 from sottovoce.runs.ledger import Ledger
 from sottovoce.training.types import CohortSum
@@ -102,7 +102,7 @@ def test_progress_is_shown_before_the_first_round_and_the_result_is_written(reci
     seen = []
     result = sottovoce.train(recipe, tmp_path / "run", observer=seen.append)
     assert [(one.round, one.rounds, one.users, one.seconds) for one in seen] == [(0, 6, 0, 0.0)]
-    assert (result.path, result.round, result.ended, result.evaluation) == (tmp_path / "run", 0, "finished", None)
+    assert (result.path, result.round, result.ended, result.evaluation) == (tmp_path / "run", 0, "stopped", None)
     run = RunFolder.open(tmp_path / "run")
     assert read_statement(run).to_json() == result.statement.to_json()
     assert (result.statement.private, result.statement.rounds_planned, result.statement.rounds_done) == (True, 6, 0)
@@ -149,10 +149,10 @@ def test_a_run_goes_on_where_there_is_room_for_its_checkpoints_alone(run, monkey
     sottovoce.resume(run.path)
 
 
-def test_a_lost_process_costs_no_round_that_was_done(recipe, store, tmp_path, monkeypatch):
-    """Checkpoints are four rounds apart, and the process is lost in the third: two rounds are kept."""
+def test_a_lost_process_moves_no_checkpoint(recipe, store, tmp_path, monkeypatch):
+    """It may be lost for whom it trains: the rounds since the last checkpoint are done again, with the same users."""
 
-    def summed(group, assembly, save):
+    def summed(group, assembly):
         calls = []
 
         def sum_updates(*arguments):
@@ -167,30 +167,11 @@ def test_a_lost_process_costs_no_round_that_was_done(recipe, store, tmp_path, mo
         broken.setattr(train, "sum_over", summed)
         with pytest.raises(LostProcess):
             sottovoce.train(recipe.replace(run={"rounds": 3}), tmp_path / "run")
-    saved, damaged = latest(tmp_path / "run" / "checkpoints")
-    assert (saved.round, damaged) == (2, [])
-    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 2
+    assert last_round(tmp_path / "run" / "checkpoints") == 0
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 0
     resumed = sottovoce.resume(tmp_path / "run")
-    assert (resumed.round, resumed.statement.charged_again) == (3, 0)
-    assert len(Ledger.open(tmp_path / "run" / "ledger.jsonl").entries) == 3
-
-
-def test_two_threads_that_notice_a_lost_process_save_once():
-    training, saved = object.__new__(Training), []
-    training._to_save, training._saving = True, Lock()
-
-    def checkpoint():
-        time.sleep(0.05)  # both threads are there before the first has saved
-        saved.append(1)
-        training._to_save = False
-
-    training._checkpoint = checkpoint
-    threads = [Thread(target=training._save_what_is_done) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(saved) == 1
+    assert (resumed.round, resumed.statement.starts) == (3, 2)
+    assert Ledger.open(tmp_path / "run" / "ledger.jsonl").rounds == 3
 
 
 def test_an_edited_recipe_is_refused(run):
@@ -220,15 +201,14 @@ def test_other_code_is_refused(run):
 def test_a_run_without_a_checkpoint_that_can_be_read_is_refused(run):
     for path in run.checkpoints.iterdir():
         path.write_bytes(b"")
-    with pytest.raises(DamagedRun, match="no checkpoint that can be read"):
+    with pytest.raises(DamagedRun, match="does not have the checkpoint of round 0 that the run committed"):
         opened_again(run)
 
 
 def test_a_checkpoint_that_was_not_paid_for_is_refused(run):
     training = opened_again(run)
-    saved, _ = latest(run.checkpoints)
-    training.state = training.state.load(1, saved.arrays, {})
-    training._checkpoint()
+    training.state = training.state._replace(round=1)
+    training._checkpoint(6)
     with pytest.raises(DamagedRun, match="has no entry for round 1"):
         opened_again(run)
 
@@ -276,7 +256,8 @@ def test_the_statement_names_what_the_grouping_of_records_leaves_uncovered(recip
 )
 def test_a_live_line_is_shown_unless_another_observes(recipe, tmp_path, monkeypatch, no_rounds, given, shown, observed):
     lines, seen = [], []
-    monkeypatch.setattr(train, "live_line", lambda name: nullcontext(lines.append))
+    line = Mock(side_effect=lines.append)
+    monkeypatch.setattr(train, "live_line", lambda name: nullcontext(line))
     chosen = given | ({"observer": seen.append} if "observer" in given else {})
     sottovoce.train(recipe, tmp_path / "run", **chosen)
     assert (len(lines), len(seen)) == (int(shown), int(observed))

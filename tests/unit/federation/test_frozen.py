@@ -154,7 +154,7 @@ def test_the_part_travels_once_and_later_tasks_carry_parameters_alone(store, voc
     roster, made = fleet(tmp_path, store, vocabulary, assembly)
     transport = InProcess(made)
     played = Coordinator(roster, transport, 1.0).rounds(
-        assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
+        assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: Secrets.seeded(3).keys(number))
     )
     found = [summed for _, summed in played]
     size = len(part.to_bytes())
@@ -172,7 +172,7 @@ def test_a_device_that_always_lacks_it_is_asked_twice_and_adds_nothing(store, vo
     roster, made = fleet(tmp_path, store, vocabulary, assembly)
     lacks = lambda name, answer: Nothing(Code.FROZEN).to_bytes() if name == "phone" else answer  # noqa: E731
     transport = InProcess(made, lacks)
-    keys = AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
+    keys = AllFree(lambda number: Secrets.seeded(3).keys(number))
     state = assembly.start(assembly.model)
     _, summed = next(Coordinator(roster, transport, 1.0).rounds(assembly, "spring", state, keys))
     assert summed.answers["frozen"] == 1

@@ -130,7 +130,7 @@ class Paid(AllFree):
     """Payments that are counted."""
 
     def __init__(self):
-        super().__init__(lambda number: Secrets.seeded(3).keys(number, "a"))
+        super().__init__(lambda number: Secrets.seeded(3).keys(number))
         self.rounds: list[int] = []
 
     def begin(self, round_number: int):
@@ -179,7 +179,7 @@ def play(store, vocabulary, tmp_path):
             "federation": {"silent_rounds": 6, **(federation or {})},
         }
         assembly = assemble(tiny_recipe(tmp_path, **sections), people)
-        payments = AllFree(lambda number: Secrets.seeded(3).keys(number, "a"))
+        payments = AllFree(lambda number: Secrets.seeded(3).keys(number))
         coordinator = Coordinator(roster, transport, 1.0)
         list(coordinator.rounds(assembly, name, assembly.start(assembly.model), payments))
         return transport.asked

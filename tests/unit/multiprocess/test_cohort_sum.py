@@ -71,7 +71,7 @@ def play(assembly, store, sum_updates):
     mechanism = assembly.algorithm.mechanism
     state = assembly.algorithm.server.start(assembly.model, mechanism.start())
     for number in (1, 2):
-        keys = Secrets.seeded(5).keys(number, "test")
+        keys = Secrets.seeded(5).keys(number)
         state, _ = play_round(assembly.algorithm, state, store, Free(keys, Secrets.seeded(5), number), sum_updates)
     return state
 
@@ -118,10 +118,10 @@ def test_the_keys_of_sampling_and_noise_stay_with_process_0(store):
     _, _, groups = with_helpers(2, assembly, store, lead)
     spoken = b"".join(numbers.tobytes() for numbers in groups[0].sent)
     for number in (1, 2):
-        keys = Secrets.seeded(5).keys(number, "test")
+        keys = Secrets.seeded(5).keys(number)
         assert keys.local[:8] in spoken  # it can be found, so the others could be
         assert keys.sampling[:8] not in spoken
-        assert Free(keys, Secrets.seeded(5), number).charge(None, None)[:8] not in spoken
+        assert Free(keys, Secrets.seeded(5), number).charge(None)[:8] not in spoken
 
 
 def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
@@ -133,8 +133,3 @@ def test_a_helper_that_is_asked_to_stop_asks_process_0(store):
 
     assert with_helpers(2, assembly, store, lead, stop=lambda: True)[0]
     assert not with_helpers(2, assembly, store, lead)[0]
-
-
-def test_how_many_processes_share_the_users_is_in_the_fingerprint(store):
-    names = {assemble(RECIPE, store, processes=processes).fingerprint for processes in (1, 2, 3)}
-    assert len(names) == 3

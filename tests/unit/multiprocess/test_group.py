@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-import weakref
 from contextlib import suppress
 from dataclasses import replace
 
@@ -17,7 +16,7 @@ from sottovoce_evidence.errors import SottoError
 from thread_group import in_every_process, thread_groups
 
 SECRET = b"known to these processes alone"
-FACTS = ProcessFacts("store", "program", "code", "layout", "fingerprint", reproducible=True)
+FACTS = ProcessFacts("store", "program", "code", "layout")
 
 
 @pytest.fixture(autouse=True)
@@ -110,10 +109,6 @@ def test_what_differs_is_named(name, message):
     assert message in replace(FACTS, **{name: "another"}).problem(1, FACTS)
 
 
-def test_machines_may_differ_in_their_fingerprint():
-    assert replace(FACTS, fingerprint="another", reproducible=False).problem(1, FACTS) == ""
-
-
 @pytest.mark.parametrize("other", [SECRET, b"another secret of as many letters"])
 def test_a_process_without_the_secret_is_found_before_anything_is_sent(other):
     """JAX's service and gloo authenticate no process."""
@@ -177,10 +172,10 @@ def test_wrong_input_is_refused_in_a_sentence(arguments, message):
         join(*arguments, wait=0.3)
 
 
-@pytest.mark.parametrize(("waits", "ended", "saved"), [(True, [1], [1]), (False, [], [])])
-def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved, monkeypatch):
+@pytest.mark.parametrize(("waits", "ended"), [(True, [1]), (False, [])])
+def test_a_process_that_waits_for_a_lost_one_ends(waits, ended, monkeypatch):
     """One that computes goes on to its next sum, which fails by itself."""
-    left, saves = [], []
+    left = []
     monkeypatch.setattr(group, "_GRACE", 0.02)
 
     def leave(status):
@@ -193,18 +188,8 @@ def test_a_process_that_waits_for_a_lost_one_saves_and_ends(waits, ended, saved,
     if not waits:
         threading.Timer(0.1, alone.leave).start()
     with suppress(SystemExit):
-        alone._end(lambda: saves.append(1), 1)
-    assert (left, saves) == (ended, saved)
-
-
-def test_a_sum_that_fails_while_the_run_is_saved_leaves_the_end_to_the_main_thread(monkeypatch):
-    """It raises `LostProcess` there: what is unwound must not be cut off in the middle."""
-    left, alone = [], thread_groups(1)[0]
-    monkeypatch.setattr(group, "_GRACE", 0.02)
-    monkeypatch.setattr(group.os, "_exit", left.append)
-    alone._waits_since = time.monotonic() - 1
-    alone._end(alone._over.set, 1)
-    assert left == []
+        alone._end(1)
+    assert left == ended
 
 
 def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
@@ -218,15 +203,11 @@ def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
         here, _ = listener.accept()
     before, alone = set(threading.enumerate()), thread_groups(1)[0]
     alone._connections = Connections({1: here})
-    saved = type("Saved", (), {"save": lambda self: None})()
-    kept = weakref.ref(saved)
-    alone.end_with_others(saved.save)
-    del saved
+    alone.end_with_others()
     there.close()
     assert alone._connections.lost(60) == 1
     alone.leave()
     assert set(threading.enumerate()) <= before
-    assert kept() is None
 
 
 @pytest.mark.timeout(30)

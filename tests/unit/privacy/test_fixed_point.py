@@ -15,7 +15,7 @@ from sottovoce.data.store import Store
 from sottovoce.local.update import Trained, clip_update
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
-from sottovoce.privacy.fixed_point import add, add_all, digest_of, values, zeros
+from sottovoce.privacy.fixed_point import add, add_all, values, zeros
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import Poisson
 from sottovoce.training.cohort_sum import SumInBlocks
@@ -153,22 +153,3 @@ def test_more_than_a_whole_number_holds_are_refused():
         add_all(jnp.ones((2**15 + 1, 1)), grid_of(1.0))
     with pytest.raises(SottoError, match="32769"):
         Recipe().replace(run={"block": 2**15 + 1})
-
-
-@pytest.mark.parametrize("backend", ["cpu", pytest.param("gpu", marks=pytest.mark.slow)])
-def test_the_digest_of_a_sum_tells_every_two_numbers_apart_and_no_two_zeros(backend, monkeypatch):
-    """Hashed on the host, or in lanes where it lies."""
-    monkeypatch.setattr(jax, "default_backend", lambda: backend)
-    sums = ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), None)
-    same = ({"a": jnp.arange(6.0).reshape(2, 3), "b": -np.zeros(2)}, np.float32(3), None)
-    assert digest_of(sums) == digest_of(same)
-    assert len(digest_of(sums)) == 32
-    nudged = np.nextafter(np.arange(6.0).reshape(2, 3), 9)
-    others = [
-        ({"a": nudged, "b": np.zeros(2)}, np.float64(3), None),
-        ({"a": np.arange(6.0).reshape(3, 2), "b": np.zeros(2)}, np.float64(3), None),
-        ({"c": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), None),
-        ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.float64(3), np.zeros(1)),
-        ({"a": np.arange(6.0).reshape(2, 3), "b": np.zeros(2)}, np.nextafter(3, 4), None),
-    ]
-    assert len({digest_of(each) for each in [sums, *others]}) == 1 + len(others)

@@ -94,9 +94,6 @@ def test_the_rounds_of_a_ledger_add_up_to_the_most_turns_of_anybody(sampler):
         assert charged.count(Covered(1.5)) == rounds - charged.count(ONE)
         assert mechanism.events(rounds) == [(ONE, charged.count(ONE))]
         assert epsilon([(event, 1) for event in charged], 1e-5, "rdp") == epsilon(mechanism.events(rounds), 1e-5, "rdp")
-        for done in range(rounds):  # a copy of the run pays for the rest of its rounds as if nobody had joined yet
-            assert mechanism.events(rounds, done) == [(ONE, mechanism.sampler.participations(rounds - done))]
-        assert mechanism.event(rounds, again=True) == ONE
 
 
 # cohort, users, b, k
@@ -243,12 +240,10 @@ def test_what_a_run_costs_is_what_its_rounds_cost():
     noise = [(2.0, 3), (1.0, 4)]
     for sampler in (Poisson(0.1), FixedSize(4, 40)):
         each = [sampler.event_of_round(2.0 if number <= 3 else 1.0, number) for number in range(1, 8)]
-        for done in range(8):
-            charged = [event for event, count in sampler.events(noise, done) for _ in range(count)]
-            assert charged == each[done:]
+        assert [event for event, count in sampler.events(noise) for _ in range(count)] == each
         assert sampler.participations(7) == 7
         assert sampler.round_of_charge(5) == 5
-    assert InTurn(4, 40, seed=3).events([], 0) == []
+    assert InTurn(4, 40, seed=3).events([]) == []
 
 
 def test_only_users_who_flip_their_own_coins_are_independent_and_only_turns_are_public():

@@ -188,8 +188,8 @@ def test_seeded_secrets_are_noticed():
     assert "Seeded secrets." in text_of(without_rounds(statement=make_statement(secrets="seeded")))
 
 
-def test_rounds_charged_again_are_in_the_table():
-    page = text_of(without_rounds(statement=make_statement(charged_again=3)))
+def test_how_often_training_was_begun_is_in_the_table():
+    page = text_of(without_rounds(statement=make_statement(starts=3)))
     assert "3 begun, broken off and charged again" in page
 
 

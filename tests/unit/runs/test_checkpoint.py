@@ -10,63 +10,66 @@ import pytest
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
+from sottovoce_evidence.errors import DamagedRun
 
 Disk = namedtuple("Disk", "total used free")
 
 
 def make(number: int) -> Checkpoint:
-    return Checkpoint(
-        number, {"w": np.full((3, 2), number, np.float32), "n": np.array(number)}, {"lineage": f"l{number}"}
-    )
+    return Checkpoint(number, {"w": np.full((3, 2), number, np.float32), "n": np.array(number)}, {"fact": number})
 
 
-def test_the_newest_comes_back_and_two_are_kept(tmp_path):
-    for number in (0, 3, 6):
-        checkpoints.save(tmp_path, make(number))
-    found, damaged = checkpoints.latest(tmp_path)
-    assert (found.round, found.facts, damaged) == (6, {"lineage": "l6"}, [])
+def commit(run: RunFolder, number: int):
+    made = checkpoints.save_draft(run.checkpoints, make(number))
+    checkpoints.give_name(run.checkpoints, made)
+    return made
+
+
+def test_the_committed_one_comes_back_and_no_other_is_kept(tmp_path):
+    run = RunFolder(tmp_path)
+    commits = [commit(run, number) for number in (0, 3, 6)]
+    checkpoints.save_draft(run.checkpoints, make(9))
+    found = checkpoints.open_committed(run, commits)
+    assert (found.round, found.facts) == (6, {"fact": 6})
     np.testing.assert_array_equal(found.arrays["w"], make(6).arrays["w"])
     assert found.arrays["n"].shape == ()
-    assert len(list(tmp_path.iterdir())) == 2
+    assert [path.name for path in run.checkpoints.iterdir()] == ["round-00000006.safetensors"]
 
 
-@pytest.mark.parametrize("keep", [0, 7, 60, -1], ids=["empty", "cut early", "cut in the header", "one byte short"])
-def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path, keep):
-    for number in (3, 6):
-        checkpoints.save(tmp_path, make(number))
-    newest = tmp_path / "round-00000006.safetensors"
-    newest.write_bytes(newest.read_bytes()[:keep])
-    found, damaged = checkpoints.latest(tmp_path)
-    assert found.round == 3
-    assert damaged == [newest]
+def test_a_draft_that_was_committed_gets_its_name(tmp_path):
+    run = RunFolder(tmp_path)
+    commits = [commit(run, 3), checkpoints.save_draft(run.checkpoints, make(6))]
+    assert checkpoints.open_committed(run, commits).round == 6
+    assert checkpoints.last_round(run.checkpoints) == 6
 
 
-def test_a_flipped_byte_is_noticed(tmp_path):
-    checkpoints.save(tmp_path, make(3))
-    path = tmp_path / "round-00000003.safetensors"
-    contents = bytearray(path.read_bytes())
-    contents[-5] ^= 1
-    path.write_bytes(contents)
-    assert checkpoints.latest(tmp_path) == (None, [path])
+@pytest.mark.parametrize("change", [lambda old: old[:-1], lambda old: old[:-5] + bytes([old[-5] ^ 1]) + old[-4:]])
+def test_one_that_was_cut_or_changed_is_refused(tmp_path, change):
+    run = RunFolder(tmp_path)
+    commits = [commit(run, 3)]
+    path = run.checkpoints / "round-00000003.safetensors"
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(DamagedRun, match=r"does not have the checkpoint of round 3.* put it back from a copy"):
+        checkpoints.open_committed(run, commits)
 
 
 def test_a_crash_while_saving_leaves_the_last_one(tmp_path, monkeypatch):
-    checkpoints.save(tmp_path, make(3))
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        checkpoints.save(tmp_path, make(6))
-    assert checkpoints.latest(tmp_path)[0].round == 3
-
-
-@pytest.mark.parametrize(("kept", "needed"), [(1, 2), (2, 1)])
-def test_there_must_be_room_for_the_checkpoints_to_come(tmp_path, monkeypatch, kept, needed):
-    """Two are kept while another is written, each with the state of its noise."""
     run = RunFolder(tmp_path)
-    for number in range(kept):
-        checkpoints.save(run.checkpoints, make(number))
+    commits = [commit(run, 3)]
+    with monkeypatch.context() as broken:
+        broken.setattr("os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            checkpoints.save_draft(run.checkpoints, make(6))
+    assert checkpoints.open_committed(run, commits).round == 3
+
+
+def test_there_must_be_room_for_the_checkpoint_to_come(tmp_path, monkeypatch):
+    """The last one is kept while another is written, with the state of its noise."""
+    run = RunFolder(tmp_path)
+    commit(run, 1)
     run.secrets.mkdir()
     (run.secrets / "round-00000001.noise").write_bytes(b"n" * 1000)
-    needed *= 1000 + (run.checkpoints / "round-00000000.safetensors").stat().st_size
+    needed = 1000 + (run.checkpoints / "round-00000001.safetensors").stat().st_size
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - needed, needed))
     checkpoints.check_room(run)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(10**9, 10**9 - needed + 1, needed - 1))
@@ -77,7 +80,7 @@ def test_there_must_be_room_for_the_checkpoints_to_come(tmp_path, monkeypatch, k
 
 def test_a_disk_whose_room_is_not_known_is_not_refused(tmp_path, monkeypatch):
     run = RunFolder(tmp_path)
-    checkpoints.save(run.checkpoints, make(0))
+    commit(run, 0)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Disk(0, 0, 0))  # as some network folders say
     checkpoints.check_room(run)
 

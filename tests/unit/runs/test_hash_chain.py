@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.runs.hash_chain import Chain
-from sottovoce.runs.ledger import Entry, Ledger, StoreLedger, read_ledger
+from sottovoce.runs.ledger import Ledger, StoreLedger, read_ledger
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.ledger import release_ledger
@@ -21,8 +21,7 @@ EVENT = SampledGaussian(1.0, "poisson", 0.01)
 
 def of_run(path: Path) -> None:
     ledger = Ledger.create(path, {"run": "a", "recipe": "b"})
-    for number in (1, 2, 3):
-        ledger.spend(Entry(number, 0, EVENT, f"{number:016x}"))
+    ledger.spend([EVENT] * 3, 1)
 
 
 def of_store(path: Path) -> None:
@@ -97,7 +96,7 @@ def test_whoever_writes_next_sees_the_same(tmp_path, kind):
         if kind == "store":
             StoreLedger(path).charge("d", "training", EVENT, 1)
         else:
-            Ledger.open(path).spend(Entry(4, 0, EVENT, "x"))
+            Ledger.open(path).spend([EVENT], 4)
 
     for contents in [*cuts(whole), *moves(whole)]:
         path.write_bytes(contents)
@@ -119,7 +118,7 @@ def test_a_last_line_without_its_newline_counts(tmp_path, kind):
     path.write_bytes(whole[:-1])
     assert charges(path) == before
     if kind == "run":
-        assert len(Ledger.open(path).entries) == 3
+        assert Ledger.open(path).rounds == 3
         assert path.read_bytes() == whole  # mended
     if kind == "store":
         StoreLedger(path).charge("d", "training", EVENT, 5)
@@ -142,7 +141,7 @@ def test_only_what_does_not_parse_is_cut_and_it_is_said(tmp_path, caplog):
     with open(run, "ab") as file:
         file.write(b'{"round": 4, "atte')
     opened = Ledger.open(run)
-    assert (len(opened.entries), len(opened.notes)) == (3, 1)
+    assert (opened.rounds, len(opened.notes)) == (3, 1)
     assert Ledger.open(run).notes == []
 
 
@@ -175,8 +174,7 @@ def test_a_store_that_knows_of_runs_has_charges(tmp_path, contents):
     if contents is not None:
         path.write_bytes(contents)
     assert StoreLedger(path).spent() == []
-    (tmp_path / "holders").mkdir()
-    (tmp_path / "holders" / "0123").touch()
+    (tmp_path / "ledger.charged").touch()
     with pytest.raises(DamagedRun, match="put it back"):
         StoreLedger(path).spent()
     with pytest.raises(DamagedRun, match="put it back"):
@@ -184,7 +182,7 @@ def test_a_store_that_knows_of_runs_has_charges(tmp_path, contents):
 
 
 def test_every_charge_leaves_a_trace_of_itself(tmp_path):
-    """Of an evaluation or a choice among runs too, which hold no lease."""
+    """Of an evaluation or a choice among runs too."""
     path = tmp_path / "ledger.jsonl"
     StoreLedger(path).charge("evaluate", "private evaluation", EVENT, 1)
     assert StoreLedger(path).spent() == [(EVENT, 1)]

@@ -7,7 +7,7 @@ import pytest
 
 from sottovoce.runs import hash_chain as chain_module
 from sottovoce.runs.hash_chain import Chain
-from sottovoce.runs.ledger import EVALUATION, Entry, Ledger, StoreLedger, lineage, read_ledger
+from sottovoce.runs.ledger import EVALUATION, NONE, Commit, FellBehind, Ledger, StoreLedger, read_ledger
 from sottovoce_evidence.accounting import HeldOutSums, NonPrivate, SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.ledger import chained
@@ -20,74 +20,76 @@ def ledger(tmp_path) -> Ledger:
     return Ledger.create(tmp_path / "ledger.jsonl", {"run": "a", "recipe": "b"})
 
 
-def play(ledger: Ledger, round_number: int, parent: str, fingerprint: str) -> tuple[str, int]:
-    """Pay for a round as a run does: the lineage it leaves, and the attempt it was."""
-    attempt = ledger.attempt(round_number, parent, fingerprint)
-    entry = Entry(round_number, attempt, EVENT, lineage(parent, fingerprint, attempt))
-    if not ledger.knows(round_number, entry.lineage):
-        ledger.spend(entry)
-    return entry.lineage, attempt
-
-
 def test_what_is_spent_is_on_disk_before_spend_returns(ledger, monkeypatch):
     synced = []
     monkeypatch.setattr(chain_module.os, "fsync", lambda descriptor: synced.append(descriptor))
-    play(ledger, 1, "", "machine")
-    assert synced, "the entry was not flushed to disk"
-    assert Ledger.open(ledger.path).spent() == [(EVENT, 1)]
+    ledger.spend([EVENT, EVENT], 1)
+    assert synced, "the lines were not flushed to disk"
+    assert Ledger.open(ledger.path).spent() == [(EVENT, 2)]
 
 
-def test_a_round_done_again_to_the_bit_is_one_release(ledger):
-    first, _ = play(ledger, 1, "", "machine")
-    play(ledger, 2, first, "machine")
-    again = Ledger.open(ledger.path)  # as after a crash: round 2 is redone from the state after round 1
-    assert play(again, 2, first, "machine")[1] == 0
-    assert again.spent() == [(EVENT, 2)]
-    assert ledger.path.read_text().count("\n") == 3
+def test_a_round_has_one_line_however_often_it_is_done(ledger):
+    ledger.spend([EVENT, EVENT], 1)
+    again = Ledger.open(ledger.path)  # as after a crash: round 2 is done again
+    again.spend([EVENT, EVENT], 2)
+    assert Ledger.open(ledger.path).spent() == again.spent() == [(EVENT, 3)]
 
 
-def test_a_round_done_again_elsewhere_is_a_second_release(ledger):
-    first, _ = play(ledger, 1, "", "machine")
-    play(ledger, 2, first, "machine")
-    again = Ledger.open(ledger.path)
-    assert play(again, 2, first, "another machine")[1] == 1
-    assert again.spent() == [(EVENT, 3)]
+def test_two_processes_read_what_the_other_wrote(ledger):
+    other = Ledger.open(ledger.path)
+    ledger.start(0)
+    other.start(0)
+    ledger.spend([EVENT], 1)
+    other.spend([EVENT, EVENT], 1)
+    assert (Ledger.open(ledger.path).rounds, other.starts, ledger.starts) == (2, 2, 2)
 
 
-def test_coming_back_to_the_first_machine_is_not_coming_back_to_the_first_history(ledger):
-    """Round 3 after a different round 2 has another sum: its old noise must not be used again."""
-    first, _ = play(ledger, 1, "", "A")
-    second, _ = play(ledger, 2, first, "A")
-    play(ledger, 3, second, "A")
-    elsewhere = Ledger.open(ledger.path)
-    play(elsewhere, 2, first, "B")
-    back = Ledger.open(ledger.path)
-    # A again, from round 1: its own round 2 is known to the bit, and so is what follows from it ...
-    second_again, attempt = play(back, 2, first, "A")
-    assert (second_again, attempt) == (second, 0)
-    assert play(back, 3, second_again, "A")[1] == 0
-    # ... but after B's round 2 the round 3 of A's history is another one.
-    after_b = lineage(first, "B", 1)
-    assert play(back, 3, after_b, "A")[1] == 1
+def test_a_ledger_that_lacks_the_line_of_a_round_is_refused(ledger):
+    ledger.spend([EVENT], 1)
+    Chain.read(ledger.path).append({"round": 3, "event": EVENT.to_json()})
+    with pytest.raises(DamagedRun, match="round 3 follows round 1"):
+        Ledger.open(ledger.path)
 
 
-def test_rounds_after_one_that_has_no_line_do_not_count_as_paid_for(ledger):
-    """A run at round 3 whose ledger has lost the line of round 2 is refused by this number."""
-    play(ledger, 1, "", "machine")
-    play(ledger, 3, "x", "machine")
-    assert Ledger.open(ledger.path).rounds == 1
+def test_starts_and_rounds_that_were_asked_are_counted(ledger):
+    ledger.start(0)
+    ledger.ask(1)
+    ledger.spend([EVENT], 1)
+    ledger.start(1)
+    found = Ledger.open(ledger.path)
+    assert (found.starts, found.asked, found.rounds) == (2, {1}, 1)
+
+
+def test_a_checkpoint_is_committed_once_after_the_one_before_it(tmp_path):
+    store, later, ran = StoreLedger(tmp_path / "ledger.jsonl"), Commit(4, "b"), []
+    store.commit("one", Commit(0, "a"), NONE, lambda: ran.append(0))
+    store.commit("two", Commit(0, "x"), NONE, lambda: ran.append(0))
+    store.commit("one", later, Commit(0, "a"), lambda: ran.append(4))
+    for parent in (NONE, Commit(0, "a"), Commit(4, "x")):
+        with pytest.raises(FellBehind, match="to round 4"):
+            StoreLedger(store.path).commit("one", Commit(8, "c"), parent, lambda: ran.append(8))
+    assert ran == [0, 0, 4]  # nothing is done first for one that is refused
+    assert StoreLedger(store.path).commits("one") == [Commit(0, "a"), later]
+    assert store.spent() == []  # a commit charges nothing
+
+
+def test_the_lines_of_rounds_are_written_before_the_commit(tmp_path):
+    store = StoreLedger(tmp_path / "ledger.jsonl")
+    with pytest.raises(ZeroDivisionError):
+        store.commit("one", Commit(0, "a"), NONE, lambda: 1 / 0)
+    assert store.commits("one") == []
 
 
 def test_a_torn_last_line_is_cut_off(ledger):
-    play(ledger, 1, "", "machine")
+    ledger.spend([EVENT], 1)
     whole = ledger.path.read_bytes()
-    ledger.path.write_bytes(whole + b'{"round": 2, "atte')
+    ledger.path.write_bytes(whole + b'{"round": 2, "even')
     assert Ledger.open(ledger.path).rounds == 1
     assert ledger.path.read_bytes() == whole
 
 
 def test_a_damaged_line_is_never_skipped(ledger):
-    play(ledger, 1, "", "machine")
+    ledger.spend([EVENT], 1)
     lines = ledger.path.read_bytes().split(b"\n")
     ledger.path.write_bytes(b"\n".join([lines[0], b"garbage", *lines[1:]]))
     with pytest.raises(DamagedRun, match="line 2"):
@@ -102,7 +104,7 @@ def test_a_file_that_is_no_ledger_is_refused(tmp_path, contents):
 
 
 def test_an_unknown_event_is_refused_not_ignored(ledger):
-    line = {"round": 1, "attempt": 0, "event": {"kind": "from the future"}, "lineage": "x"}
+    line = {"round": 1, "event": {"kind": "from the future"}}
     Chain.read(ledger.path).append(line)
     with pytest.raises(SottoError, match="from the future"):
         Ledger.open(ledger.path)
@@ -119,7 +121,7 @@ def test_the_ledger_of_a_store_adds_up_all_runs(tmp_path):
     other = SampledGaussian(2.0, "poisson", 0.05)
     store.charge("one", "training", EVENT, 100)
     store.charge("two", "training", other, 50)
-    store.charge("two", "a round done again", other, 1)
+    store.charge("two", "training", other, 1)
     assert dict(StoreLedger(store.path).spent()) == {EVENT: 100, other: 51}
 
 
@@ -169,6 +171,5 @@ def test_two_runs_do_not_write_the_stores_ledger_at_once(tmp_path):
 def test_events_come_back_as_they_were_written(tmp_path):
     ledger = Ledger.create(tmp_path / "l.jsonl", {})
     events = [EVENT, SampledGaussian(0.5, "fixed", 0.1, cohort=10, users=100), NonPrivate()]
-    for number, event in enumerate(events, 1):
-        ledger.spend(Entry(number, 0, event, "x"))
-    assert [entry.event for entry in Ledger.open(ledger.path).entries] == events
+    ledger.spend(events, 1)
+    assert Ledger.open(ledger.path).events == events

@@ -2,79 +2,106 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from sottovoce.runs.secrets import Secrets, Sums
+from sottovoce.runs.secrets import Salt, Secrets
 from sottovoce_evidence.errors import DamagedRun
 
-NAME, TAG = "0123456789abcdef", "5" * 64
+STATE = {"0000": np.arange(6.0).reshape(2, 3)}
 
 
-def test_every_round_attempt_and_use_has_a_key_of_its_own():
+def test_every_round_and_use_has_a_key_of_its_own():
     secrets = Secrets.seeded(1)
-    keys = [key for number in range(1, 20) for release in "abc" for key in secrets.keys(number, release)]
-    assert len(set(keys)) == len(keys) == 19 * 3 * 2
+    rounds = range(1, 20)
+    keys = [key for number in rounds for key in (*secrets.keys(number), secrets.noise_key(number))]
+    assert len(set(keys)) == len(keys) == 19 * 3
+    assert {len(key) for key in keys} == {32}
 
 
-def test_a_ratcheted_chain_gives_the_same_keys_and_no_earlier_ones():
+def test_a_stretch_that_is_done_again_has_the_same_keys_and_the_next_one_others():
+    secrets = Secrets.fresh()
+    assert secrets.keys(5) == secrets.keys(5)
+    assert secrets.name_of(5) == secrets.name_of(5)
+    ahead = secrets.next()
+    assert ahead.salt == secrets.salt
+    assert ahead.keys(5) != secrets.keys(5)
+
+
+def test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept(tmp_path):
+    secrets = Secrets.fresh()
+    keys = {secrets.noise_key(1) for _ in range(5)}
+    assert len(keys) == 5
+    secrets.save(tmp_path, 1)
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert not any(key in kept for key in keys)
+
+
+def test_seeded_keys_follow_from_seed_and_round_alone():
     secrets = Secrets.seeded(1)
-    later = secrets.at(8)
-    assert later.keys(9, "a") == secrets.keys(9, "a")
-    assert later.link != secrets.link
-    with pytest.raises(DamagedRun, match="round 7 are gone"):
-        later.keys(7, "a")
+    assert secrets.next() == secrets
+    assert secrets.noise_key(4) == Secrets.seeded(1).noise_key(4) != Secrets.seeded(2).noise_key(4)
 
 
 def test_fresh_secrets_differ_and_owe_nothing_to_the_seed():
-    assert Secrets.fresh().link != Secrets.fresh().link
-    assert Secrets.seeded(1).link == Secrets.seeded(1).link != Secrets.seeded(2).link
+    assert Secrets.fresh().stretch != Secrets.fresh().stretch
+    assert Secrets.seeded(1).stretch == Secrets.seeded(1).stretch != Secrets.seeded(2).stretch
 
 
 def test_seeded_runs_that_differ_in_anything_share_no_noise():
-    assert Secrets.seeded(1, "recipe A").link != Secrets.seeded(1, "recipe B").link
+    assert Secrets.seeded(1, "recipe A").stretch != Secrets.seeded(1, "recipe B").stretch
+    assert Secrets.seeded(5).stretch != Secrets.seeded(2**33 + 5).stretch
 
 
-def test_what_must_be_compared_later_is_blinded():
+def test_what_must_be_compared_later_is_blinded(tmp_path):
     one, other = Secrets.fresh(), Secrets.fresh()
-    assert one.blind("the people of a store") == one.at(9).blind("the people of a store")
+    one.save(tmp_path, 0)
+    assert one.blind("the people of a store") == Salt.load(tmp_path).blind("the people of a store")
     assert one.blind("the people of a store") != other.blind("the people of a store")
 
 
-def test_seeds_above_32_bits_are_different_seeds():
-    assert Secrets.seeded(5).link != Secrets.seeded(2**33 + 5).link
-
-
-def test_only_the_last_links_are_kept(tmp_path):
-    secrets = Secrets.seeded(1)
-    for number in (1, 4, 7):
-        secrets.at(number).save(tmp_path, b"")
-    Secrets.forget(tmp_path, 2)
-    assert Secrets.load_any(tmp_path).salt == secrets.salt
-    assert Secrets.load(tmp_path, 7).keys(9, "a") == secrets.keys(9, "a")
-    assert Secrets.load(tmp_path, 4).round == 4
+def test_only_the_keys_of_the_last_checkpoint_are_kept(tmp_path):
+    secrets = Secrets.fresh()
+    for number in (0, 4, 8):
+        secrets = secrets.next()
+        secrets.save(tmp_path, number, STATE)
+    Secrets.forget(tmp_path, 4)  # the commit of round 8 never came
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000004.key", "round-00000004.noise", "salt"]
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
     with pytest.raises(DamagedRun, match="start another run"):
-        Secrets.load(tmp_path, 1)
+        Secrets.of(tmp_path, 8, is_seeded=False)
 
 
-def test_a_damaged_link_is_refused(tmp_path):
-    Secrets.seeded(1).save(tmp_path, b"")
+def test_the_state_of_the_noise_is_the_one_that_its_checkpoint_names(tmp_path):
+    secrets = Secrets.fresh()
+    tag = secrets.save(tmp_path, 4, STATE)
+    found = Secrets.of(tmp_path, 4, is_seeded=False).read_noise(tmp_path, 4, tag)
+    np.testing.assert_array_equal(found["0000"], STATE["0000"])
+    assert secrets.save(tmp_path, 8) is None  # independent noise has none
+    secrets.save(tmp_path, 4, {"0000": np.zeros(3)})
+    with pytest.raises(DamagedRun, match="is not the state of the noise after round 4"):
+        secrets.read_noise(tmp_path, 4, tag)
+
+
+def test_a_damaged_key_is_refused(tmp_path):
+    Secrets.fresh().save(tmp_path, 1)
     (tmp_path / "round-00000001.key").write_bytes(b"short")
     with pytest.raises(DamagedRun, match="damaged"):
-        Secrets.load(tmp_path, 1)
+        Secrets.of(tmp_path, 1, is_seeded=False)
 
 
 def test_erased_secrets_are_those_of_a_released_run(tmp_path):
     folder = tmp_path / "run" / "secrets"
     folder.parent.mkdir()
-    Secrets.seeded(1).save(folder, b"")
+    Secrets.fresh().save(folder, 1)
     Secrets.erase(folder)
     with pytest.raises(DamagedRun, match=r"/run was released, and its secrets were erased; start another run"):
-        Secrets.load_any(folder)
+        Salt.load(folder)
 
 
 def test_secrets_that_are_partly_erased_are_not_whole(tmp_path, monkeypatch):
     """Ctrl-C after the first file that is erased."""
-    Secrets.seeded(1).save(tmp_path, b"seal")
+    Secrets.fresh().save(tmp_path, 1)
     assert Secrets.are_whole(tmp_path)
     unlink, gone = Path.unlink, []
 
@@ -91,49 +118,8 @@ def test_secrets_that_are_partly_erased_are_not_whole(tmp_path, monkeypatch):
     assert not Secrets.are_whole(tmp_path)
 
 
-def test_a_link_is_not_printed():
+def test_a_key_is_not_printed():
     secrets = Secrets.fresh()
-    assert secrets.link.hex() not in repr(secrets)
-    assert str(secrets.link) not in f"{secrets}"
-
-
-def test_a_tag_is_on_disk_for_its_owner_alone(tmp_path):
-    Sums(tmp_path).keep(5, NAME, TAG)
-    (path,) = tmp_path.iterdir()
-    assert path.stat().st_mode & 0o077 == 0
-    assert Sums(tmp_path).tag_of(NAME) == TAG
-    assert Sums(tmp_path).tag_of("f" * 16) is None
-
-
-def test_a_torn_tag_is_none_and_spoils_no_other(tmp_path):
-    Sums(tmp_path).keep(5, NAME, TAG)
-    with open(tmp_path / "round-00000005.sums", "a") as file:
-        file.write("\n" + "a" * 16 + " 123")
-    sums = Sums(tmp_path)
-    assert sums.tag_of("a" * 16) is None
-    sums.keep(5, "b" * 16, TAG)
-    again = Sums(tmp_path)
-    assert (again.tag_of(NAME), again.tag_of("b" * 16)) == (TAG, TAG)
-
-
-def test_tags_go_with_the_links_they_lie_beside(tmp_path):
-    secrets = Secrets.seeded(1)
-    for number in (1, 4, 7):
-        secrets.at(number).save(tmp_path, b"seal")
-        Sums(tmp_path).keep(number, f"{number:016x}", TAG)
-    Secrets.forget(tmp_path, 2)
-    kept = Sums(tmp_path)
-    assert [kept.tag_of(f"{number:016x}") for number in (1, 4, 7)] == [None, TAG, TAG]
-    assert not (tmp_path / "round-00000001.seal").exists()
-    Secrets.erase(tmp_path)
-    assert not tmp_path.exists()
-
-
-def test_a_noise_key_is_of_one_round_one_release_and_one_sum():
-    secrets = Secrets.seeded(1)
-    asked = [(number, name, digest) for number in (1, 2) for name in "ab" for digest in (bytes(32), b"\1" * 32)]
-    keys = {secrets.noise_key(*each) for each in asked}
-    assert len(keys) == len(asked)
-    assert {len(key) for key in keys} == {32}
-    assert secrets.at(2).noise_key(2, "a", b"s") == secrets.noise_key(2, "a", b"s")
-    assert Secrets.seeded(2).noise_key(1, "a", b"s") != secrets.noise_key(1, "a", b"s")
+    for key in (secrets.stretch, secrets.salt):
+        assert key.hex() not in repr(secrets)
+        assert str(key) not in f"{secrets}"

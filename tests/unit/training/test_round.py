@@ -31,7 +31,7 @@ MOVING = {
 
 class Watched:
     def __init__(self):
-        self.asked, self.noised, self.keys = [], [], Secrets.seeded(4).keys(1, "a")
+        self.asked, self.noised, self.keys = [], [], Secrets.seeded(4).keys(1)
 
     def watching(self, add_noise):
         def watched(mechanism, query, *rest):
@@ -43,7 +43,7 @@ class Watched:
 
         return watched
 
-    def charge(self, event, total):
+    def charge(self, event):
         return bytes(32)
 
 
@@ -67,7 +67,7 @@ def test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noised_bit
     for number in (1, 2, 3):
         before = state.clip_norms
         norms.append(joint_norm(mechanism.clip_norms(number, before)))
-        watched.keys = Secrets.seeded(4).keys(number, "a")
+        watched.keys = Secrets.seeded(4).keys(number)
         state, _ = play_round(algorithm, state, store, watched, SumInBlocks(2))
         sent = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(watched.asked[-1].update)])
         assert np.linalg.norm(sent) <= norms[-1]

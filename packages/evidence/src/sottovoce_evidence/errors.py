@@ -34,10 +34,6 @@ class DamagedRun(SottoError):
         self.what = what
 
 
-class AnotherSum(Exception):
-    """A round was paid for under this name with another sum: it must be played as another attempt."""
-
-
 class LostProcess(SottoError):
     """Another process of the same run is gone. No input was wrong: the command line exits with status 1."""
 

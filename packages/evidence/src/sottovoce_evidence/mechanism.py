@@ -210,37 +210,24 @@ class Mechanism:
         bound = self.sensitivity(self.clipping.clip_norms)
         return not self.experiment and self.noise_multiplier > 0 and math.isfinite(bound)
 
-    def event(self, round_number: int, again: bool = False) -> Event:
-        """What a round charges: z, since update and bits are one Gaussian mechanism.
-
-        A round that is done `again` has its users twice, so no earlier charge covers it.
-        """
+    def event(self, round_number: int) -> Event:
+        """What a round charges: z, since update and bits are one Gaussian mechanism."""
         if not self.is_private:
             return NonPrivate()
         if self.correlated:
-            if again:
-                raise SottoError("a round with correlated noise is released once: two releases share earlier noise")
             return self._run if round_number == 1 else Covered(self.noise_multiplier, ADDED)
         z = self.noise_multiplier * self.noise_schedule(round_number)
-        event = self.sampler.event(z) if again else self.sampler.event_of_round(z, round_number)
+        event = self.sampler.event_of_round(z, round_number)
         return event if self.devices is None else self.devices.charged([(event, 1)])[0][0]
 
-    @property
-    def repeatable(self) -> bool:
-        """May a round be done again with another sum, for another charge?
-
-        Not with correlated noise: both releases would hold the same noise of earlier rounds.
-        """
-        return not self.correlated
-
-    def events(self, rounds: int, done: int = 0) -> list[tuple[Event, int]]:
-        """What rounds `done` + 1 to `rounds` of a run charge, in order."""
+    def events(self, rounds: int) -> list[tuple[Event, int]]:
+        """What the first rounds of a run charge, in order."""
         if self.correlated and self.is_private:
             if rounds > self._run.participation.rounds:
                 raise SottoError(f"{rounds} rounds are more than the {self._run.participation.rounds} planned ones")
-            return [(self._run, 1)] if rounds and not done else []
+            return [(self._run, 1)] if rounds else []
         noise = [(self.noise_multiplier * factor, count) for factor, count in self.noise_schedule.stretches(rounds)]
-        charges = self.sampler.events(noise, done)
+        charges = self.sampler.events(noise)
         if self.devices is not None:
             charges = self.devices.charged(charges)
         return charges if self.is_private else [(NonPrivate(), count) for _, count in charges]

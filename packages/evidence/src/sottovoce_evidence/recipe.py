@@ -198,7 +198,7 @@ class Run:
     evaluate_every: int = _value(20, "rounds between evaluations on held-out users; 0 is never", low=0)
     evaluate_users: int = _value(200, "held-out users in an evaluation; 0 is all", low=0)
     checkpoint_every: int = _value(
-        10, "most rounds between checkpoints; one is also saved when a minute has passed", low=1
+        10, "most rounds between checkpoints; nothing of a round is shown before one holds it", low=1
     )
     kernels: str = _choice(
         "auto: kernels that are proved on the device; any_model: a GPU program for any model",

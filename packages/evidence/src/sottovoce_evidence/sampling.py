@@ -56,18 +56,9 @@ class Sampling(Block, ABC):
         """What a round costs that is played once, in its turn."""
         return self.event(noise_multiplier)
 
-    def events(self, noise: Sequence[tuple[float, int]], done: int = 0) -> list[tuple[Event, int]]:
-        """What a run costs from round `done` + 1 on, in order.
-
-        `noise` has the noise multipliers from round 1 on, each with its number of rounds.
-        """
-        charges = []
-        for multiplier, count in noise:
-            skipped = min(done, count)
-            done -= skipped
-            if count > skipped:
-                charges.append((self.event(multiplier), count - skipped))
-        return charges
+    def events(self, noise: Sequence[tuple[float, int]]) -> list[tuple[Event, int]]:
+        """What the first rounds of a run cost, in order: `noise` has their noise multipliers, each with its number."""
+        return [(self.event(multiplier), count) for multiplier, count in noise]
 
     def participations(self, rounds: int) -> int:
         """How many of `rounds` consecutive rounds one user joins at most."""
@@ -235,10 +226,10 @@ class BoundedParticipation(Sampling):
         more = self.participations(round_number) > self.participations(round_number - 1)
         return self.event(noise_multiplier) if more else Covered(noise_multiplier)
 
-    def events(self, noise: Sequence[tuple[float, int]], done: int = 0) -> list[tuple[Event, int]]:
+    def events(self, noise: Sequence[tuple[float, int]]) -> list[tuple[Event, int]]:
         if len({multiplier for multiplier, _ in noise}) > 1:
             raise SottoError("users who join in different rounds must get the same noise; remove the noise schedule")
-        rounds = sum(count for _, count in noise) - done
+        rounds = sum(count for _, count in noise)
         return [(self.event(multiplier), self.participations(rounds)) for multiplier, _ in noise[:1]]
 
     def expected(self, users: int) -> float:

@@ -239,14 +239,11 @@ class RunFacts(Facts, sparse=True):
     """What a statement says of a run apart from its recipe and its charges: facts.json of a release.
 
     Attributes:
-        charged_again: rounds that were broken off and done again.
-        charged_elsewhere: rounds charged for copies of the run's folder.
-        charged_to_store: charges that the store had for this run: if it has more one day, the statement is outdated.
+        starts: how often a process began to train. What a crash took away was never shown, and costs nothing.
         clipped_parts: parts of an update that are clipped apart.
         own_sensitivity: of an estimator of the owner's own code.
         owners_per_record: people who may own one record together, at most.
         epsilon_store: of every run on the store; `store_gone`: as of the day the run ended.
-        out_of_date: was the store charged for the run since?
         files: hashes of all files that follow from nothing else here.
         epsilon_held_out: of all private evaluations on held-out users, at the δ of `private_accuracy`.
     """
@@ -254,9 +251,7 @@ class RunFacts(Facts, sparse=True):
     run: str
     rounds_planned: int
     rounds_done: int
-    charged_again: int = 0
-    charged_elsewhere: int = 0
-    charged_to_store: int | None = None
+    starts: int = 1
     clipped_parts: int = 1
     own_sensitivity: float | None = None
     vocabulary: VocabularyFacts
@@ -270,7 +265,6 @@ class RunFacts(Facts, sparse=True):
     epsilon_store: float = math.inf
     relation_store: Relation | None = None
     store_gone: bool = False
-    out_of_date: bool = False
     files: dict[str, str] = field(default_factory=dict)
     software: dict[str, str] = field(default_factory=dict)  # with their versions
     audits: tuple[AuditOutcome, ...] = ()  # of a released model
@@ -675,11 +669,11 @@ def state(evidence: Evidence) -> Statement:
 
 
 def _spent(evidence: Evidence, mechanism: Mechanism, epsilon: float, cost: Any) -> float:
-    """ε of the rounds that are done. Where some were charged twice, it is that of all charges."""
+    """ε of the rounds that are done."""
     facts = evidence.facts
     if not facts.rounds_done:
         return 0.0
-    if not facts.is_unfinished or facts.chosen or facts.charged_again or facts.charged_elsewhere:
+    if not facts.is_unfinished or facts.chosen:
         return epsilon
     done = mechanism.events(facts.rounds_done)
     return cost([*evidence.before, *done])
@@ -721,11 +715,7 @@ def not_covered(
 
 
 def charge_faults(evidence: Evidence) -> Iterator[str]:
-    """Rounds that a ledger does not charge, and charges that are for no round of this run, nor for what it began with.
-
-    A round that is done again, and one of a copy of the run, costs what a planned round costs: nothing else can stand
-    for it, and no earlier charge covers it.
-    """
+    """Rounds that a ledger does not charge, and charges for no round of this run, nor for what it began with."""
     facts, mechanism = evidence.facts, evidence.mechanism()
     planned, rounds = mechanism.events(facts.rounds_planned), list(evidence.rounds.items())
     if facts.start and total_of(facts.start.charged) - total_of(evidence.charged):
@@ -734,34 +724,27 @@ def charge_faults(evidence: Evidence) -> Iterator[str]:
     if facts.vocabulary.private != any(isinstance(event, ThresholdedHistogram) for event, _ in evidence.charged):
         yield "a vocabulary is charged, or found in the users' own text, and not both"
     choices = [event for event, _ in rounds if isinstance(event, BestOfRuns)]
-    more = facts.charged_again + facts.charged_elsewhere  # then a budget may forbid the last rounds
     if bool(facts.chosen) != bool(choices):
         yield "the model was chosen among runs in its charges or in its facts, and not in both"
     elif choices:
         if len(rounds) != 1 or rounds[0][1] != 1 or merged(choices[0].run) != merged(planned):
             yield "the model was chosen among runs, and its charges are not one for a choice of such runs"
-        if more:
-            yield "the model was chosen among runs, of which no round is done again"
         yield from _unbudgeted(evidence, mechanism)
         return
-    due = mechanism.events(max(facts.rounds_done, 1)) if more else planned
     for event, _ in rounds:
         if event not in {one for one, _ in planned}:
             yield f"it charges what is no round of this run: {event.kind}, {event.to_json()}"
-    for event, count in due:
-        if evidence.rounds[event] < count or (evidence.rounds[event] > count and not more):
+    for event, count in planned:
+        if evidence.rounds[event] != count:
             charged = count_of(evidence.rounds[event], "round")
             yield f"it charges {charged} of noise multiplier {event.noise_multiplier:g}, and {count} are due"
-    if more and sum(evidence.rounds.values()) < sum(count for _, count in due) + more:
-        yield f"it does not charge {count_of(more, 'round')} that were done again or elsewhere"
     yield from _unbudgeted(evidence, mechanism)
 
 
 def _fact_faults(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:
     """Facts that contradict the recipe, the ledger or one another."""
     facts, recipe, start, words = evidence.facts, evidence.recipe, evidence.facts.start, evidence.facts.vocabulary
-    counts = (facts.rounds_done, facts.charged_again, facts.charged_elsewhere, facts.clipped_parts - 1)
-    if min(*counts, facts.owners_per_record - 1) < 0:
+    if min(facts.rounds_done, facts.starts - 1, facts.clipped_parts - 1, facts.owners_per_record - 1) < 0:
         yield "it counts fewer than none"
     if recipe.model.initial not in (None, NO_BASE) and start is None:
         yield f"the recipe starts from {recipe.model.initial!r}, and nothing is said of it"
@@ -791,16 +774,12 @@ def _unbudgeted(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:
     A budget is that of one run, also of one that was chosen among others.
     """
     facts, recipe, limit = evidence.facts, evidence.recipe, evidence.recipe.privacy.epsilon
-    planned = sum(count for _, count in mechanism.events(facts.rounds_planned))
     if facts.rounds_done > facts.rounds_planned or facts.rounds_planned > recipe.run.rounds:
         yield f"{facts.rounds_done} rounds are done of {facts.rounds_planned} planned and {recipe.run.rounds} asked for"
         return
-    if facts.rounds_planned < recipe.run.rounds:
-        more = [*evidence.before, *mechanism.events(facts.rounds_planned + 1)]
-    elif not facts.chosen and sum(evidence.rounds.values()) < planned:
-        more = [*evidence.charged, (min(evidence.rounds, key=lambda event: event.noise_multiplier), 1)]
-    else:
+    if facts.rounds_planned == recipe.run.rounds:
         return
+    more = [*evidence.before, *mechanism.events(facts.rounds_planned + 1)]
     if limit is None or accounting.epsilon(more, recipe.privacy.delta, accountant_of(recipe.privacy)) <= limit * (
         1 - 1e-3
     ):

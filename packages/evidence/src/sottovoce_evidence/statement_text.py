@@ -65,18 +65,10 @@ def paragraphs(statement: Statement) -> list[str]:
         )
         texts += _adversaries(statement)
     texts += _start(statement) + _canaries(statement)
-    if again := statement.charged_again:
-        were, them = count_of(again, "round was", "rounds were"), plural(again, "it", "them")
-        texts.append(f"{were} begun, broken off and done again with fresh noise. ε counts {them} twice.")
-    if statement.out_of_date:
+    if statement.starts > 1:
         texts.append(
-            "A copy of this run went on, and more was charged for it: its ε is out of date until `sotto resume` writes "
-            "the statement again."
+            f"Training was begun or resumed {statement.starts} times. Rounds that a crash took away were never shown."
         )
-    if elsewhere := statement.charged_elsewhere:
-        lost = "or for rounds that a crash kept from being done"
-        were, them = count_of(elsewhere, "more round was", "more rounds were"), plural(elsewhere, "it", "them")
-        texts.append(f"{were} charged for other copies of the run, {lost}. ε counts {them}.")
     if statement.secrets == "seeded":
         texts.append(
             "The secrets of this run come from its seed: anyone who knows the seed can undo the noise, and the "

@@ -63,9 +63,9 @@ PASSED, FAILED, ABSENT, UNCHECKED = "passed", "failed", "not there", "not checke
 OWN_CODE = "own code"  # the check of what only code of the owner's own could show
 # Facts of facts.json that nothing in a release contradicts.
 OWNERS_WORD = (
-    *("run", "charged_to_store", "clipped_parts", "own_sensitivity", "vocabulary", "start", "canaries", "registered"),
+    *("run", "starts", "clipped_parts", "own_sensitivity", "vocabulary", "start", "canaries", "registered"),
     *("practice", "owners_per_record", "every_record_is_a_user", "held_out", "epsilon_store", "relation_store"),
-    *("store_gone", "out_of_date", "software", "audits", "private_accuracy", "epsilon_held_out", "published"),
+    *("store_gone", "software", "audits", "private_accuracy", "epsilon_held_out", "published"),
 )
 NOT_PROVED = (
     "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
@@ -278,7 +278,7 @@ class _Found:
             if std is not None and not any(math.isclose(std, one, rel_tol=ROUNDING) for one in due_std):
                 yield f"round {number} has noise of standard deviation {std:g}, and by {RECIPE} it is {due_std[0]:.7g}"
                 return
-        if due.chosen or due.charged_elsewhere:  # its ε has more than the rounds of the record
+        if due.chosen:  # its ε has more than the rounds of the record
             return
         if lines and before != due.rounds_done:
             yield f"it ends with round {before}, and the statement with {due.rounds_done}"

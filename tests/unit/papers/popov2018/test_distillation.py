@@ -47,7 +47,7 @@ class Notebook:
         self.keys = keys
         return self
 
-    def charge(self, event, total):
+    def charge(self, event):
         self.spent.append(event)
         return SECRET
 
@@ -197,14 +197,14 @@ def test_written_streams_look_like_those_of_users(model):
 def test_a_round_pays_before_it_teaches_and_its_secrets_give_its_bits(readers, model):
     algorithm, ledger = make_algorithm(0.5), Notebook()
     transfer, state = Distillation(40, epochs=2), algorithm.server.start(model)
-    one, played = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(1).keys(1, "a")))
+    one, played = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(1).keys(1)))
     assert ledger.spent == [NonPrivate()]
     assert one.round == 1
     facts = played.diagnostics()
     assert facts["users"] == played.users > 0
     assert len(facts["server_losses"]) == 2
-    again, _ = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(1).keys(1, "a")))
-    other, _ = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(2).keys(1, "a")))
+    again, _ = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(1).keys(1)))
+    other, _ = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(2).keys(1)))
     np.testing.assert_array_equal(one.params.projection, again.params.projection)
     assert np.any(one.params.projection != other.params.projection)
 
@@ -213,7 +213,7 @@ def test_where_nobody_returns_a_model_it_stays_as_it_is(readers, model):
     algorithm = make_algorithm(1e-9)
     state = algorithm.server.start(model)
     ledger = Notebook()
-    work, payment = Work(readers, None), ledger(Secrets.seeded(1).keys(1, "a"))
+    work, payment = Work(readers, None), ledger(Secrets.seeded(1).keys(1))
     after, played = Distillation(40).play(algorithm, work, state, payment)
     assert (after.round, played.users, len(ledger.spent)) == (1, 0, 1)
     np.testing.assert_array_equal(after.params.projection, model.projection)

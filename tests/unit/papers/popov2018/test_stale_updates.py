@@ -36,7 +36,7 @@ def make_algorithm(sampler=None) -> Algorithm:
 
 
 def rounds(strategy, algorithm, state, store, last, sum_updates):
-    payments = AllFree(lambda number: Secrets.seeded(5).keys(number, "a"))
+    payments = AllFree(lambda number: Secrets.seeded(5).keys(number))
     return play_rounds(partial(strategy.play, algorithm, Work(store, sum_updates)), state, last, payments)
 
 

@@ -36,7 +36,7 @@ ALGORITHM = Algorithm(
 
 def play(model, store, sum_updates, rounds=2):
     seen = []
-    payments = AllFree(lambda number: Secrets.seeded(5).keys(number, "a"))
+    payments = AllFree(lambda number: Secrets.seeded(5).keys(number))
     work = Work(store, sum_updates, seen.append)
     start = ALGORITHM.server.start(model)
     *_, (state, _) = play_rounds(partial(ELS.play, ALGORITHM, work), start, rounds, payments)
@@ -67,7 +67,7 @@ def test_empty_examples_are_not_computed_and_change_no_sum(model, store, slow):
 
 
 def test_the_users_of_a_round_are_those_of_its_examples(store):
-    key = Secrets.seeded(5).keys(1, "a").sampling
+    key = Secrets.seeded(5).keys(1).sampling
     rows = ALGORITHM.mechanism.sampler.sample(examples_of(store, LENGTH, MOST), key)
     assert ELS.drawn(ALGORITHM, store, key, 1).tolist() == sorted({row // MOST for row in rows.tolist()})
 

@@ -27,16 +27,16 @@ from sottovoce.evaluation.prediction import count_hits
 from sottovoce.local.keys import local_key
 from sottovoce.models.contract import LanguageModel, split
 from sottovoce.privacy.rng import philox
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.secrets import Salt
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.types import Algorithm, RoundTrace, Task
 
 LEAST_NOISE = 1e-4  # over an update's square: what a round without noise is taken to have
 
 
-def draw_membership(registry: Registry, secrets: Secrets) -> np.ndarray:
+def draw_membership(registry: Registry, salt: Salt) -> np.ndarray:
     """Which canary users are in: fair coins that cannot be known without the run's secrets."""
-    return philox(secrets.lasting_key("canaries")).random(len(registry.users)) < 0.5
+    return philox(salt.lasting_key("canaries")).random(len(registry.users)) < 0.5
 
 
 @dataclass

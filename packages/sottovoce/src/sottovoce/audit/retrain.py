@@ -24,8 +24,6 @@ from sottovoce.training.strategy import Work
 from sottovoce.training.types import RoundObserver
 from sottovoce_evidence.errors import SettingError
 
-_RELEASE = "twins of an audit"  # names their keys; another name would give other models
-
 
 @dataclass(frozen=True)
 class Retraining:
@@ -42,7 +40,7 @@ class Retraining:
         assembly = self.assembly.with_frozen_of(self.start)
         state = assembly.start(self.start)
         # Models that are compared share their noise though their sums differ.
-        played = assembly.rounds(state, Unpaid(secrets, _RELEASE), Work(self.store, assembly.sum_updates, observe))
+        played = assembly.rounds(state, Unpaid(secrets), Work(self.store, assembly.sum_updates, observe))
         while state.round < self.rounds:
             state, _ = next(played)
             self.after_round()
@@ -95,10 +93,10 @@ def choose_users(training: Retraining, count: int, secrets: Secrets) -> np.ndarr
     if not 1 <= count <= len(drawn):
         text = f"{{leave_out}} must be from 1 to {len(drawn)}, the users who take part in any round"
         raise SettingError(text, leave_out=count)
-    return philox(secrets.keys(1, "users").sampling).choice(drawn, size=count, replace=False)
+    return philox(secrets.lasting_key("users")).choice(drawn, size=count, replace=False)
 
 
 def _cohort(training: Retraining, round_number: int, secrets: Secrets) -> np.ndarray:
     assembly, store = training.assembly, training.store
-    key = Unpaid(secrets, _RELEASE).begin(round_number).keys.sampling
+    key = secrets.keys(round_number).sampling
     return assembly.strategy.drawn(assembly.algorithm, store, key, round_number)

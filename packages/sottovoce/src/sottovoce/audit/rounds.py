@@ -38,7 +38,6 @@ from sottovoce_evidence.errors import SottoError
 N_BACKGROUND = 3  # users besides the canary: with a declared qW it does not matter how many there are
 ENOUGH = 0.99  # of the clip norm: a canary whose update is as long moves a round as far as any user may
 _STEPS = (1, 4, 16)  # local steps of canaries to try, until one update is long enough
-_RELEASE = "rounds of an audit"  # names their keys
 
 
 class RoundScores(NamedTuple):
@@ -114,12 +113,11 @@ class RoundAudit:
 
     def play(self, rounds: int, secrets: Secrets, after_round: Callable[[], None] = lambda: None) -> RoundScores:
         """Play `rounds` rounds from the same start, each with noise of its own."""
-        present = philox(secrets.keys(1, "presence").sampling).random(rounds) < 0.5
+        present = philox(secrets.lasting_key("presence")).random(rounds) < 0.5
         scores, noise = np.empty(rounds), np.empty(rounds)
         for number, there in enumerate(present):
-            secrets = secrets.at(number + 1)
             store = self.present if there else self.absent
-            payment = Unpaid(secrets, _RELEASE).begin(number + 1)
+            payment = Unpaid(secrets).begin(number + 1)
             seen: list[RoundTrace] = []
             state, _ = play_round(self.algorithm, self.start, store, payment, self.sum_updates, seen.append)
             score = _along(state.params, self.start.params, self.direction)

@@ -31,7 +31,6 @@ from sottovoce.models import registry
 from sottovoce.models.contract import LanguageModel, layer_names, logits_of, split
 from sottovoce.models.lora import Adapters, Survey, adapt, clip_parts
 from sottovoce.runs.budget import Budget
-from sottovoce.runs.fingerprint import fingerprint, is_reproducible
 from sottovoce.training.blocks import block_size
 from sottovoce.training.cohort_sum import SumInBlocks
 from sottovoce.training.server import ServerState
@@ -58,9 +57,7 @@ class Assembly:
     code: str  # what was trained and on which loss, in words
     own_model: bool  # the model is the caller's, not the recipe's
     layout: str  # how users are shared out
-    fingerprint: str
     before: accounting.Spent  # what was spent on the store's vocabulary, which every model of it is released with
-    reproducible: bool  # will the same round on the same machine give the same sum to the bit?
     strategy: Strategy
     turns: str | None = None  # where users come in turn: a fingerprint of the names that say when
 
@@ -156,7 +153,6 @@ def assemble(
     if model is None:
         recipe = filled_model(recipe)
     own_model, own_objective = model is not None, objective is not plain
-    own_code = own_model or own_objective
     rules.check(rules.store_rules(recipe, StoreFacts.of(store), own_objective))
     if not own_objective:
         objective = build_objective(recipe)
@@ -171,7 +167,7 @@ def assemble(
         strategy = build_strategy(recipe)
     else:
         rules.check(rules.strategy_rules(recipe, processes))
-        own_code, code = True, f"{code}, {strategy}"
+        code = f"{code}, {strategy}"
     mechanism = build_mechanism(recipe, layers)
     # A store that does not know its users by name is refused here.
     # The users of a federation are named on their devices.
@@ -205,9 +201,6 @@ def assemble(
         own_model=own_model,
         layout=layout,
         before=tuple(before),
-        fingerprint=fingerprint(recipe.sha256(), f"{store.fingerprint} {turns or ''}{code}", layout),
-        # A caller's own model or objective may have changed between two processes in ways that no file here shows.
-        reproducible=not own_code and is_reproducible(),
         strategy=strategy,
         turns=turns,
     )

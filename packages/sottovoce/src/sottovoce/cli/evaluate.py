@@ -225,9 +225,9 @@ def evaluate(
     if started:
         columns[f"the start, {started[0]}"] = _column(started[1].evaluation, started[1].keystrokes)
     if baselines.unigram or "unigram" in typed:
-        columns["a unigram of public text"] = _column(baselines.unigram, typed.get("unigram"))
+        columns["a unigram"] = _column(baselines.unigram, typed.get("unigram"))
     if "word_list" in typed:
-        columns["the word list alone"] = _column(None, typed["word_list"])
+        columns["the word list"] = _column(None, typed["word_list"])
     constant = {"top-1": f"{baselines.constant.top1:.2%}"}
     columns[f"always {token_text(users.vocabulary.text_of(baselines.token))}"] = constant
     print_columns(f"Evaluation of {run}{rounds_so_far(run)}", columns)
@@ -356,16 +356,21 @@ def _column(evaluation: Evaluation | None, typed: KeystrokeSaving | None = None)
         if evaluation.oov_rate is not None:
             rows["perplexity in vocabulary"] = f"{evaluation.perplexity_in_vocabulary:.4g}"
             rows["outside the vocabulary"] = f"{evaluation.oov_rate:.2%}"
-        rows["targets, users"] = f"{evaluation.targets:,}, {evaluation.users:,}"
+        rows |= {"targets": f"{evaluation.targets:,}", "users": f"{evaluation.users:,}"}
     if typed is None:
         return rows
-    saved = counts = "lengths of unknown words not kept"
+    saved = keystrokes = characters = "lengths of unknown words not kept"
     if typed.keystroke_saving is not None:
-        saved, counts = f"{typed.keystroke_saving:.2%}", f"{typed.keystrokes:,}, {typed.characters:,}"
+        saved, keystrokes, characters = (
+            f"{typed.keystroke_saving:.2%}",
+            f"{typed.keystrokes:,}",
+            f"{typed.characters:,}",
+        )
     return rows | {
         f"keystroke saving, {typed.suggestions} suggestions": saved,
         "keystroke saving in vocabulary": f"{typed.keystroke_saving_in_vocabulary:.2%}",
-        "keystrokes, characters": counts,
+        "keystrokes": keystrokes,
+        "characters": characters,
     }
 
 

@@ -26,7 +26,7 @@ from sottovoce.cli.display import (
     shown_epsilon,
 )
 from sottovoce.cli.options import ALONE, Flag, Json, Processes, Recipe, Settings, log, option, set_options
-from sottovoce_evidence.errors import LostProcess, SottoError, count_of, plain_number, plural
+from sottovoce_evidence.errors import LostProcess, SottoError, plain_number, plural
 from sottovoce_evidence.files import as_json
 
 if TYPE_CHECKING:
@@ -260,11 +260,7 @@ def print_result(result: RunResult, *, json: bool, again: str = "sotto resume", 
         rows["ε"] = f"{shown_epsilon(statement.epsilon)} at δ = {plain_number(statement.delta)}"
         if result.ended == "stopped":
             rows["ε"] += " for all planned rounds"
-            paid = ""
-            if (ahead := result.rounds_paid - result.round) > 0:
-                rounds = count_of(result.rounds_paid, "round that is", "rounds that are")
-                paid = f", for {rounds} paid, {ahead} of them to be played again"
-            rows["ε spent so far"] = f"{shown_epsilon(statement.epsilon_spent)}{paid} (stopping for good saves nothing)"
+            rows["ε spent so far"] = f"{shown_epsilon(statement.epsilon_spent)} (stopping for good saves nothing)"
         rows["ε of the store, all runs"] = shown_epsilon(statement.epsilon_store) + other_relation(statement)
     if scores:
         rows["top-1, perplexity at the last evaluation"] = f"{scores.top1:.2%}, {scores.perplexity:.4g}"

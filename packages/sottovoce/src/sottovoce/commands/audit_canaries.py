@@ -29,7 +29,7 @@ from sottovoce.reporting.statement import read_statement
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import read_ledger
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.secrets import Salt, Secrets
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import NonPrivate, Spent
 from sottovoce_evidence.errors import DamagedRun, SottoError
@@ -154,10 +154,10 @@ def _open_model(run: RunFolder) -> AuditedModel:
         raise DamagedRun(f"the recipe of {run.path} has canaries, and its ledger knows of none; start another run")
     rounds = read_statement(run).rounds_done
     audited = AuditedModel(ITSELF, registry, ModelFolder.open(run.path).model, rounds, ledger.spent)
-    saved, _ = checkpoints.latest(run.checkpoints)
+    saved = checkpoints.newest(run.checkpoints)
     if saved is None or saved.round != rounds or not run.secrets.exists():
         return audited  # after a release the coins are erased
-    present = draw_membership(registry, Secrets.load_any(run.secrets))
+    present = draw_membership(registry, Salt.load(run.secrets))
     return replace(audited, present=present, scores=saved_canary_scores(saved), training=_training_of(run))
 
 

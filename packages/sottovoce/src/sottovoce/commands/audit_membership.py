@@ -98,7 +98,7 @@ class _Audited:
 
     @staticmethod
     def choose(store: Store, held_out: Store, most: int, secrets: Secrets) -> _Audited:
-        generator = philox(secrets.keys(1, "users").sampling)
+        generator = philox(secrets.lasting_key("users"))
         rows = []
         for people in (store, held_out):
             order = generator.permutation(people.users)
@@ -127,7 +127,7 @@ def _shadow_scores(
 ) -> dict[str, np.ndarray]:
     """Scores by shadow models."""
     secrets = Secrets.seeded(seed, "halves of an audit")
-    inside = membership.draw_halves(len(losses), count, philox(secrets.keys(1, "halves").sampling))
+    inside = membership.draw_halves(len(losses), count, philox(secrets.lasting_key("halves")))
     always = np.setdiff1d(np.arange(training.store.users), audited.inside)
 
     def secrets_of(number: int) -> Secrets:

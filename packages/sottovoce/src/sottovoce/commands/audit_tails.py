@@ -113,7 +113,7 @@ def fit_tails(
     """Both tails of every pair: of the run and others, or of its recipe trained with and without some users."""
     secrets = Secrets.seeded(seed, "audit by tails")
     pairs = _leave_out(run, leave_out, secrets, progress) if leave_out else _compare(run, without, progress)
-    key, specials = local_key(secrets.keys(1, "texts").sampling), ModelFolder.open(run.path).tokenizer.specials
+    key, specials = local_key(secrets.lasting_key("texts")), ModelFolder.open(run.path).tokenizer.specials
     found: list[PairTail] = []
     for number, (name, everyone, fewer) in enumerate(pairs):
         for way, (texts_of, writer, other) in enumerate((("with", everyone, fewer), ("without", fewer, everyone))):

@@ -177,7 +177,7 @@ def play_next(assembly: Assembly, store: Store) -> Callable[[], tuple[ServerStat
     As in a run, it returns while a device may still add the noise.
     """
     state = assembly.start(assembly.model)
-    payments = Unpaid(Secrets.seeded(0), "bench", hash_sums=True)  # hashed as in a run: it takes its time
+    payments = Unpaid(Secrets.seeded(0))
 
     def play() -> tuple[ServerState, int]:
         nonlocal state

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from sottovoce.build.assembly import Assembly, assemble
@@ -14,8 +13,7 @@ from sottovoce.data.store import Store
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.cohort_sum import SumOverProcesses, add_up_for
-from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts
-from sottovoce.runs import fingerprint
+from sottovoce.multiprocess.group import Dismissed, Group, ProcessFacts, program
 from sottovoce.training.round import SumUpdates
 from sottovoce.training.seats import check_seats, digest_of_update
 from sottovoce.training.strategy import Strategy
@@ -45,22 +43,14 @@ def assemble_for(
         with group.uninterruptible():
             group.broadcast(json.dumps({"recipe": assembly.recipe.to_dict(), "store": str(store.path)}).encode())
             group.agree(_facts(assembly, store))
-    return replace(
-        assembly,
-        # The sum of a round depends on the machines of all processes.
-        fingerprint=fingerprint.of_all([assembly.fingerprint, *(facts.fingerprint for facts in group.facts[1:])]),
-        reproducible=all(facts.reproducible for facts in group.facts),
-    )
+    return assembly
 
 
-def sum_over(group: Group | None, assembly: Assembly, save: Callable[[], None]) -> SumUpdates:
-    """How users' updates are summed in a run.
-
-    In a group, the leader from now on ends when a helper ends, and saves before.
-    """
+def sum_over(group: Group | None, assembly: Assembly) -> SumUpdates:
+    """How users' updates are summed in a run. In a group, the leader from now on ends when a helper ends."""
     if group is None:
         return assembly.sum_updates
-    group.end_with_others(save)  # not earlier: an unfinished run folder would be left behind
+    group.end_with_others()  # not earlier: an unfinished run folder would be left behind
     return SumOverProcesses(group, assembly.sum_updates)
 
 
@@ -106,10 +96,8 @@ def _facts(assembly: Assembly, store: Store) -> ProcessFacts:
     made_up = (assembly.sum_updates, assembly.algorithm, assembly.params, store)
     return ProcessFacts(
         store=store.fingerprint,
-        program=fingerprint.program(),
+        program=program(),
         code=assembly.code,
         layout=assembly.layout,
-        fingerprint=assembly.fingerprint,
-        reproducible=assembly.reproducible,
         update=digest_of_update(*made_up) if assembly.is_private else "",
     )

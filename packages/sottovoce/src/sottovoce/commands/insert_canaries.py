@@ -11,7 +11,7 @@ from sottovoce.build.assembly import Assembly
 from sottovoce.data.store import Store
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.secrets import Salt
 from sottovoce_evidence.errors import DamagedRun, count_of
 from sottovoce_evidence.files import LINES, Json, parse_json, read_plain
 from sottovoce_evidence.recipe import Recipe
@@ -40,12 +40,10 @@ def read_registry(run: RunFolder, header: Json) -> Registry | None:
     return registry
 
 
-def canary_scorer(
-    run: RunFolder, header: Json, assembly: Assembly, store: Store, secrets: Secrets
-) -> CanaryScorer | None:
+def canary_scorer(run: RunFolder, header: Json, assembly: Assembly, store: Store, salt: Salt) -> CanaryScorer | None:
     """The observer of a run with canaries, which holds the store that it trains on."""
     registry = read_registry(run, header)
-    return None if registry is None else CanaryScorer.of(assembly, store, registry, draw_membership(registry, secrets))
+    return None if registry is None else CanaryScorer.of(assembly, store, registry, draw_membership(registry, salt))
 
 
 def initial_scores(registry: Registry | None) -> np.ndarray | None:

@@ -88,33 +88,50 @@ def facts_of_rounds() -> Callable[[Progress], list[str]]:
     return facts
 
 
-@contextmanager
-def live_line(name: str) -> Iterator[Callable[[Progress], None]]:
-    """Show the rounds of a run in a line that changes, on a terminal or in a notebook; elsewhere nothing."""
-    output = _where()
-    if output is None:
-        yield lambda progress: None
-        return
-    facts, shown = facts_of_rounds(), 0
+class LiveLine:
+    """The rounds of a run in a line that changes. A round that begins is shown by its number alone."""
 
-    def show(progress: Progress) -> None:
-        nonlocal shown
-        if progress.resumed:
-            output.write(f"{progress.resumed}\n")
+    def __init__(self, name: str, output: TextIO | None):
+        self._name, self._output = name, output
+        self._facts, self._shown = facts_of_rounds(), 0
+        self._last: tuple[Progress, list[str]] | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        if progress.resumed and self._output:
+            self._output.write(f"{progress.resumed}\n")
+        self._last = progress, self._facts(progress)
+        self._show(progress.round)
+
+    def playing(self, round_number: int) -> None:
+        """A round begins: what is shown of the rounds before stays."""
+        self._show(round_number)
+
+    def end(self) -> None:
+        if self._shown and self._output:
+            self._output.write("\n")
+
+    def _show(self, round_number: int) -> None:
+        if self._last is None or self._output is None:
+            return
+        progress, facts = self._last
         left = progress.seconds_left
         time = f"  {duration(left)} left" if left is not None and progress.round < progress.rounds else ""
-        line = f"{name}: round {progress.round} of {progress.rounds}{time}"
+        line = f"{self._name}: round {round_number} of {progress.rounds}{time}"
         width = shutil.get_terminal_size((120, 24)).columns - 1
-        line = fitting([line[:width], "  ", *facts(progress)], width)
-        output.write("\r" + line.ljust(shown))
-        output.flush()
-        shown = len(line)
+        line = fitting([line[:width], "  ", *facts], width)
+        self._output.write("\r" + line.ljust(self._shown))
+        self._output.flush()
+        self._shown = len(line)
 
+
+@contextmanager
+def live_line(name: str) -> Iterator[LiveLine]:
+    """Show the rounds of a run on a terminal or in a notebook; elsewhere nothing."""
+    line = LiveLine(name, _where())
     try:
-        yield show
+        yield line
     finally:
-        if shown:
-            output.write("\n")
+        line.end()
 
 
 def _where() -> TextIO | None:

@@ -33,12 +33,11 @@ from sottovoce.federation.rounds import Coordinator
 from sottovoce.local.objective import Objective, plain
 from sottovoce.models.contract import LanguageModel
 from sottovoce.multiprocess.group import Group
-from sottovoce.runs.checkpoint import Checkpoint, check_room, digest, save_sealed
+from sottovoce.runs.checkpoint import Checkpoint, check_room, digest, save_draft
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger, first_line
-from sottovoce.runs.payments import begin_payment, planned_rounds, store_folder, store_ledger, vocabulary_charges
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.payments import begin_run, planned_rounds, store_ledger, vocabulary_charges
+from sottovoce.runs.secrets import Secrets, new_name
 from sottovoce.training.seats import check_seats
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Strategy
@@ -158,7 +157,7 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         secrets = _new_secrets(assembly, store, start)
         draft.recipe_file.write_text(assembly.recipe.to_toml(), encoding="utf-8")
         header: Json = {
-            "run": secrets.name(),
+            "run": new_name(),
             "recipe": assembly.recipe.sha256(),
             "store": secrets.blind(store.fingerprint),
             "code": assembly.code,
@@ -181,26 +180,23 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         Ledger.create(draft.ledger_file, header)
         draft.record.path.touch()
         # From here on the start is in the checkpoint: the folder it came from may go.
-        facts: Json = {"lineage": start.weights}
-        save_state(draft, assembly.start(start.model), secrets, facts, initial_scores(registry))
+        state = assembly.start(start.model)
+        noise = secrets.save(draft.secrets, 0, state.noise_arrays())
+        save_draft(draft.checkpoints, checkpoint_of(state, initial_scores(registry), {"noise": noise} if noise else {}))
         check_room(draft)
         if context.confirm is not None and stop():
             raise Declined(NOT_BEGUN)
-        if assembly.is_private:
-            Lease(draft.secrets, store_folder(store)).announce()
     run = RunFolder(out)
     if has_own_store(recipe):  # it moved with the folder
         store = replace(store, path=run.own_store, named=store.fingerprint)
-    if assembly.is_private:
-        _pay(run, store, assembly, "sotto federate resume" if context.across_devices else "sotto resume")
+    _pay(run, store, assembly, "sotto federate resume" if context.across_devices else "sotto resume")
     return Opened(store, test, assembly, pace)
 
 
 def _pay(run: RunFolder, store: Store, assembly: Assembly, command: str) -> None:
-    """Charge the people of a run that has its name."""
-    lease, seeded = Lease(run.secrets, store_folder(store)), assembly.recipe.privacy.secrets == "seeded"
+    """Charge the people of a run that has its name, if anything is promised to them."""
     try:
-        begin_payment(Ledger.open(run.ledger_file), store_ledger(store), lease, assembly.algorithm.mechanism, seeded)
+        begin_run(run, Ledger.open(run.ledger_file), store_ledger(store), assembly.budget)
     except (OSError, SottoError) as error:
         then = f"go on with `{command} {run.path}`, which charges its people once"
         raise SottoError(f"{error}; the run is there: {then}") from error
@@ -242,14 +238,12 @@ def forecast(recipe: Recipe | str | Path, out: str | Path | None = None, **given
     return found[0]
 
 
-def save_state(
-    run: RunFolder, state: ServerState, secrets: Secrets, facts: Json, scores: np.ndarray | None = None
-) -> Secrets:
-    """Save a checkpoint of the state; the ratchet at the next round."""
+def checkpoint_of(state: ServerState, scores: np.ndarray | None, facts: Json) -> Checkpoint:
+    """A checkpoint of a state, with the scores of canaries."""
     arrays = state.to_arrays()
     if scores is not None:
         arrays[SCORES] = scores  # with the state they belong to: a round done again is not counted twice
-    return save_sealed(run, Checkpoint(state.round, arrays, facts), secrets, state.noise_arrays())
+    return Checkpoint(state.round, arrays, facts)
 
 
 def check_also(recipe: Recipe, text: Store | None) -> None:

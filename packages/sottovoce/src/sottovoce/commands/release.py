@@ -134,9 +134,7 @@ def to_do_before(path: str | Path, statement: Statement, missing: tuple[str, ...
     if statement.is_unfinished:
         done = f"only {statement.rounds_done} of {statement.rounds_planned} paid rounds were done"
         resume = "sotto federate resume" if statement.across_devices else "sotto resume"
-        # What was paid twice, or for a copy, may leave no budget for the others.
-        free = not again and not statement.charged_again and not statement.charged_elsewhere
-        first = f"; releasing ends the run; `{resume} {path}` first costs nothing more" if free else ""
+        first = "" if again else f"; releasing ends the run; `{resume} {path}` first costs nothing more"
         yield done + first
     for name in missing:
         how = " (it trains a copy)" if name == "canaries" else ""
@@ -166,11 +164,8 @@ def run_faults(run: RunFolder) -> Iterator[str]:
     # A round that another charge covers was paid for with that one.
     paid = [(event, count) for event, count in ledger.spent() if not isinstance(event, Covered)]
     if missing := total_of(paid) - total_of(people.spent(statement.run)):
-        lacking = f"{missing.total()} of the run's {count_of(len(ledger.entries), 'charge')}"
+        lacking = f"{missing.total()} of the run's {count_of(ledger.rounds, 'charge')}"
         yield f"{people.path} lacks {lacking}: its people were not asked to pay for them"
-    if statement.charged_to_store != sum(count for _, count in people.spent(statement.run)):
-        yield f"privacy.json is out of date: another copy of the run was charged for since; {again}"
-        return
     # What is listed must be what the ledgers have, and have the ε that is claimed: a release has one number.
     start = start_in(ledger.header)
     before = [*people.spent(PREPARATION), *(start.charged if start else ())]
@@ -187,11 +182,9 @@ def run_faults(run: RunFolder) -> Iterator[str]:
     if load_tokenizer(words).fingerprint != statement.vocabulary.fingerprint:
         yield f"model/{words.name} is not the vocabulary of the statement"
     read_registry(run, ledger.header)
-    saved, _ = checkpoints.latest(run.checkpoints)
-    if saved is None or saved.round != rounds or not _same(saved, _trained(run, weights, ledger)):
+    saved = checkpoints.open_committed(run, people.commits(ledger.run))
+    if saved.round != rounds or not _same(saved, _trained(run, weights, ledger)):
         yield f"{WEIGHTS} is not the model of the last checkpoint, or that is not of round {rounds}; {again}"
-    elif run.secrets.exists():  # a first release erases them
-        checkpoints.check_origin(run, ledger, saved)
 
 
 def _trained(run: RunFolder, weights: dict[str, np.ndarray], ledger: Ledger) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import StoreLedger, read_ledger
+from sottovoce.runs.ledger import read_ledger
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import Statement
@@ -95,6 +95,4 @@ def _statement_of_today(run: RunFolder) -> Statement:
         return statement
     if not ledger.exists() or statement.run not in (people := read_ledger(ledger)).runs:
         return replace(statement, store_gone=True)
-    charged = sum(count for _, count in StoreLedger(ledger).spent(statement.run))
-    statement = replace(statement, out_of_date=statement.charged_to_store != charged)
     return with_store_total(statement, people.spent)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median_low
-from threading import Lock
-from typing import Unpack
+from typing import NamedTuple, Unpack
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from sottovoce.commands.clock import Clock, Pace
 from sottovoce.commands.forecast import sampled
 from sottovoce.commands.helper import sum_over
 from sottovoce.commands.insert_canaries import canary_scorer, notes_of, saved_canary_scores
-from sottovoce.commands.live_line import Progress, live_line
+from sottovoce.commands.live_line import LiveLine, Progress, live_line
 from sottovoce.commands.new_run import (
     Context,
     Given,
@@ -28,11 +27,11 @@ from sottovoce.commands.new_run import (
     Stop,
     begin,
     check_also,
+    checkpoint_of,
     is_for_owner_alone,
     is_of_public_text,
     never,
     open_run,
-    save_state,
     start_in,
 )
 from sottovoce.commands.realised import realised_epsilon
@@ -47,22 +46,19 @@ from sottovoce.reporting.statement import with_store_total
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
-from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.lease import Lease
 from sottovoce.runs.ledger import Ledger
-from sottovoce.runs.payments import Origin, Payments, store_folder, store_ledger
-from sottovoce.runs.secrets import Secrets
+from sottovoce.runs.payments import Payments, begin_run, commits_of, store_ledger
+from sottovoce.runs.secrets import Salt, Secrets
 from sottovoce.training.server import ServerState
 from sottovoce.training.strategy import Work
 from sottovoce.training.types import RoundResult
 from sottovoce.training.variants.central import Central
-from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.accounting.matrices import realised_sensitivity, worst_rounds
 from sottovoce_evidence.bases import PUBLIC
 from sottovoce_evidence.bounds import joint_norm
-from sottovoce_evidence.errors import BudgetExhausted, DamagedRun, LostProcess, SottoError, count_of
-from sottovoce_evidence.files import Json, to_json_number
+from sottovoce_evidence.errors import DamagedRun, SottoError, count_of
+from sottovoce_evidence.files import Json, as_json, to_json_number
 from sottovoce_evidence.mechanism import NUMBERS
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import (
@@ -90,7 +86,6 @@ class RunResult:
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
     baselines: Baselines | None = None
     epsilon_realised: float | None = None  # for the owner alone: it follows exactly from who takes part
-    rounds_paid: int = 0  # more than `round` where some were paid and have to be done again
     rounds_asked: int = 0  # by the recipe: more than were planned where the budget is spent before
 
     def __repr__(self) -> str:
@@ -111,7 +106,6 @@ class RunResult:
 
 
 Observer = Callable[[Progress], None]
-_CHECKPOINT_SECONDS = 60.0  # the most work that a crash costs, whatever `run.checkpoint_every` says, and one round
 _MOST_REALISED = 5000  # rounds of a run whose realised participation is measured: more need more than some 600 MB
 
 
@@ -129,7 +123,7 @@ def train(
     Args:
         recipe: a recipe, the path of one, or the name of a shipped one.
         out: the folder to make.
-        observer: is called after every round, and once before the first.
+        observer: is called once before the first round, and for each round once its checkpoint is committed.
         progress: whether to show the rounds in a live line, on a terminal or in a notebook; by default, if there is no
             observer.
         stop: is asked after every round. If it returns True the run stops there and can be resumed.
@@ -159,7 +153,7 @@ def resume(
     stop: Stop = never,
     **given: Unpack[Given],
 ) -> RunResult:
-    """Go on with a run from its last good checkpoint, to the same end as if it had never stopped.
+    """Go on with a run from its last checkpoint. Rounds after it that a crash took away were never shown.
 
     Args:
         path: the folder of the run.
@@ -172,26 +166,45 @@ def resume(
         return _train(RunFolder.open(path), Context(**given), observe, stop)
 
 
+class Observers:
+    """Who is told of the rounds: the live line, and an observer of the caller."""
+
+    def __init__(self, line: LiveLine | None, observer: Observer | None):
+        self._line, self._observer = line, observer
+
+    def playing(self, round_number: int) -> None:
+        """A round begins, which is public. Nothing else of it is shown before its checkpoint is committed."""
+        if self._line:
+            self._line.playing(round_number)
+
+    def __call__(self, progress: Progress) -> None:
+        for each in (self._line, self._observer):
+            if each:
+                each(progress)
+
+
 @contextmanager
-def _observed(name: str, observer: Observer | None, progress: bool | None) -> Iterator[Observer | None]:
+def _observed(name: str, observer: Observer | None, progress: bool | None) -> Iterator[Observers]:
     shown = observer is None if progress is None else progress
-    with live_line(name) if shown else nullcontext() as show:
-        observers = [each for each in (show, observer) if each is not None]
-
-        def observe(one: Progress) -> None:
-            for each in observers:
-                each(one)
-
-        yield observe if observers else None
+    with live_line(name) if shown else nullcontext() as line:
+        yield Observers(line, observer)
 
 
 def _train(
-    run: RunFolder, context: Context, observer: Observer | None, stop: Stop, opened: Opened | None = None
+    run: RunFolder, context: Context, observers: Observers, stop: Stop, opened: Opened | None = None
 ) -> RunResult:
     command = "sotto federate resume" if context.across_devices else "sotto resume"
     with run.locked(), explain_full_disk(run.path, f"then go on with `{command} {run.path}`: what was saved is safe"):
         asked = context.group.stop_requested if context.group else never
-        return Training(run, context, opened).run(observer, lambda: stop() or asked())
+        return Training(run, context, opened).run(observers, lambda: stop() or asked())
+
+
+class Played(NamedTuple):
+    """A round that no checkpoint holds yet: its line of the record, its figures for the owner, and its progress."""
+
+    entry: Json
+    figures: Json
+    progress: Progress
 
 
 class Training:
@@ -208,17 +221,14 @@ class Training:
         self.store, self.test, self.assembly, self.pace = opened or open_run(recipe, run, context)
         self.recipe = self.assembly.recipe
         self.baselines = Baselines.of(run)
-        self._unseen: list[tuple[Json, Progress]] = []  # rounds that were played and not shown yet
-        self._to_save = False  # is the last round in no checkpoint yet?
-        self._saving = Lock()
-        self._recorded = 0  # the last round in the record
-        secrets = Secrets.load_any(run.secrets)
-        self._check_store_and_code(secrets)
-        self._check_turns(secrets)
-        self.sum_updates = sum_over(context.group, self.assembly, self._save_what_is_done)
+        self._played: list[Played] = []  # rounds that no checkpoint holds yet
+        salt = Salt.load(run.secrets)
+        self._check_store_and_code(salt)
+        self._check_turns(salt)
+        self.sum_updates = sum_over(context.group, self.assembly)
         self.notes: list[str] = list(self.ledger.notes)
         users, declared = self.store.users, self.recipe.privacy.users
-        self.watch = canary_scorer(run, header, self.assembly, self.store, secrets)
+        self.watch = canary_scorer(run, header, self.assembly, self.store, salt)
         if not isinstance(self.assembly.strategy, Central) and not 0.5 < users / declared < 2:
             self.notes.append(
                 f"note for the owner: the store has {count_of(users, 'user')} to train on, and the recipe "
@@ -227,40 +237,13 @@ class Training:
         if self.watch is not None:
             self.notes += notes_of(self.watch, self.store, declared)
             self.store = self.watch.inserted
-        saved = self._load_state()
-        self.payments = Payments(
-            ledger=self.ledger,
-            store_ledger=store_ledger(self.store),
-            lease=Lease(run.secrets, store_folder(self.store)),
-            secrets=Secrets.load(run.secrets, saved.round + 1),
-            budget=self.assembly.budget,
-            # What the store was charged for ahead; that another version would allow more changes nothing.
-            planned=int(header["planned"]),
-            lineage=saved.facts["lineage"],
-            origin=Origin(
-                self.assembly.fingerprint,
-                # Which devices answer in time is never the same again: a round done again is another release.
-                self.assembly.reproducible and not context.across_devices,
-                self.recipe.privacy.secrets == "seeded",
-            ),
-        )
-        self.notes += self.payments.settle(saved.round)
-        self._resumed = "" if opened else self._where_it_goes_on()
+        self.payments = self._load_state()
+        self._resumed = "" if opened else f"{run.path} goes on from the checkpoint of round {self.state.round}"
 
-    def _where_it_goes_on(self) -> str:
-        """From which round, and which rounds come again at no further cost. It is a line for the owner."""
-        done, private = self.state.round, self.payments.budget.private
-        line = f"{self.run_folder.path} goes on from the checkpoint of round {done}"
-        again = self.payments.paid_again(done) if private else self.ledger.rounds
-        if again == done:
-            return line
-        rounds = f"round {again} is" if again == done + 1 else f"rounds {done + 1} to {again} are"
-        return f"{line}; {rounds} played again{', at no further cost' if private else ''}"
-
-    def _check_store_and_code(self, secrets: Secrets) -> None:
+    def _check_store_and_code(self, salt: Salt) -> None:
         """Refuse another store or other code than the run began with: its charges would not hold."""
         header, run, store = self.ledger.header, self.run_folder.path, self.store.path
-        if header.get("store") != secrets.blind(self.store.fingerprint):
+        if header.get("store") != salt.blind(self.store.fingerprint):
             raise SottoError(
                 f"{store} is not the store that {run} began on, and its people were never charged; put it back, or "
                 f"start another run"
@@ -271,37 +254,39 @@ class Training:
                 f"sottovoce.resume(run, model=..., objective=..., strategy=...)"
             )
 
-    def _check_turns(self, secrets: Secrets) -> None:
+    def _check_turns(self, salt: Salt) -> None:
         """Refuse to go on where a user's turn could come more often than was charged."""
         turns, header, run = self.assembly.turns, self.ledger.header, self.run_folder.path
-        if turns is not None and header.get("turns") != secrets.blind(turns):
+        if turns is not None and header.get("turns") != salt.blind(turns):
             changed = f"the users of {self.store.path} have other names than when {run} began, and so other turns"
             raise SottoError(f"{changed}; put the store back, or start another run")
 
-    def _load_state(self) -> Checkpoint:
-        run = self.run_folder
-        saved, damaged = checkpoints.latest(run.checkpoints)
-        if saved is None:
-            raise DamagedRun(f"{run.path} has no checkpoint that can be read; start another run")
-        for path in damaged:
-            self.notes.append(f"{path.name} is damaged; going on from round {saved.round}")
-            path.unlink()
-        if self.ledger.rounds < saved.round:
-            raise DamagedRun(
-                f"the ledger of {run.path} has no entry for round {self.ledger.rounds + 1}, but a checkpoint is at "
-                f"round {saved.round}: what was spent cannot be known; start another run"
-            )
-        checkpoints.check_origin(run, self.ledger, saved)
+    def _load_state(self) -> Payments:
+        """Load the last checkpoint that was committed, and the payments that go on from it."""
+        run, ledger, budget, people = self.run_folder, self.ledger, self.assembly.budget, store_ledger(self.store)
+        if not commits_of(ledger, people, private=budget.private):  # a crash came before the run was paid for
+            begin_run(run, ledger, people, budget)
+        commits = commits_of(ledger, people, private=budget.private)
+        saved = checkpoints.open_committed(run, commits)
+        if ledger.rounds < saved.round:
+            raise DamagedRun(f"the ledger of {run.path} has no entry for round {ledger.rounds + 1}; start another run")
+        Secrets.forget(run.secrets, saved.round)
+        secrets = Secrets.of(run.secrets, saved.round, is_seeded=self.recipe.privacy.secrets == "seeded")
+        # What the store was charged for ahead; that another version would allow more changes nothing.
+        planned = int(ledger.header["planned"])
         self._load_frozen()
-        noise = Secrets.read_noise(run.secrets, saved.round + 1)
-        self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays, noise)
+        self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays)
+        if (tag := saved.facts.get("noise")) is not None:
+            self.state = self.state.with_noise(secrets.read_noise(run.secrets, saved.round, tag))
         if self.watch is not None:
             self.watch.scores = saved_canary_scores(saved)
         run.record.keep_up_to(saved.round)
-        self._recorded = max((line["round"] for line in run.record.read()), default=0)
-        self._record(saved.facts.get("record", []))  # where a crash came between the checkpoint and these lines
+        recorded = max((line["round"] for line in run.record.read()), default=0)
+        for entry in saved.facts.get("record", []):
+            if entry["round"] > recorded:  # a crash came between the checkpoint and these lines
+                run.record.append(entry)
         run.diagnostics.keep_up_to(saved.round)
-        return saved
+        return Payments(run, ledger, people, secrets, budget, planned, commits[-1])
 
     def _load_frozen(self) -> None:
         """The frozen part is the one that the run began with, also where a caller gives the model again."""
@@ -316,60 +301,21 @@ class Training:
     def _model(self) -> LanguageModel:
         return self.assembly.algorithm.model(self.state.params)
 
-    def run(self, observer: Observer | None, stop: Stop) -> RunResult:
-        ended, evaluation = "finished", None
-        last = self._rounds_planned
-        # What cannot be repeated to the bit must be kept: it would be paid for twice, or end the run.
-        kept = self.context.across_devices or not (self._repeatable or self.payments.origin.reproducible)
-        checkpoint_every = 1 if kept else self.recipe.run.checkpoint_every
+    def run(self, observers: Observers, stop: Stop) -> RunResult:
+        last, asked = self._rounds_planned, self.recipe.run.rounds
+        evaluation = None
         clock = Clock(self.recipe.run, self.state.round, self._pace_so_far(), last)
         if self.state.round < last:
             checkpoints.check_room(self.run_folder)
-        if self.state.round >= self.recipe.run.rounds:
+            self.ledger.start(self.state.round)
+            observers(replace(self._progress(clock), resumed=self._resumed))
+            evaluation = self._play(last, clock, observers, stop)
+        elif last == asked:
             self.notes.append(f"{self.run_folder.path} is complete: round {last} of {last} was done before")
-        elif observer and self.state.round < last:
-            observer(replace(self._progress(clock), resumed=self._resumed))
-        before = time.perf_counter()
-        saved_at = time.monotonic()
-        try:
-            for state, played in self._rounds():
-                clip_norms = self.assembly.algorithm.mechanism.clip_norms(state.round, self.state.clip_norms)
-                self.state = state
-                diagnostics = played.diagnostics()  # waits for the sum; a device may still add the noise
-                seconds = time.perf_counter() - before
-                clock.round_done()
-                due = self._evaluate_if_due()
-                if due:
-                    clock.evaluation_done()
-                evaluation = due or evaluation
-                self.run_folder.diagnostics.append({"round": state.round, **diagnostics, "seconds": seconds})
-                entry, loss = self._describe_round(clip_norms, due), diagnostics.get("loss")
-                progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
-                self._unseen.append((entry, progress))
-                if self._repeatable:
-                    self._record([entry])
-                stopping = stop()
-                overdue = time.monotonic() - saved_at >= _CHECKPOINT_SECONDS
-                saved = stopping or overdue or state.round % checkpoint_every == 0 or state.round == last
-                self._to_save = True
-                if saved:
-                    self._checkpoint()
-                    saved_at = time.monotonic()
-                if saved or self._repeatable:
-                    self._show_unseen(observer)
-                if stopping and state.round < last:
-                    ended = "stopped"
-                    break
-                before = time.perf_counter()
-        except LostProcess:
-            self._save_what_is_done()
-            raise
-        except BudgetExhausted as error:
-            ended = "budget"
-            self.notes.append(str(error))
-            self._checkpoint()
-            self._show_unseen(observer)
-            evaluation = self._evaluate_last() or evaluation
+        ended = "stopped" if self.state.round < last else "finished" if last == asked else "budget"
+        if ended == "budget":
+            limit = f"the budget ε = {self.payments.budget.limit:g} allows {count_of(last, 'round')} of {asked}"
+            self.notes.append(f"{limit}; training ends here with a usable model")
         statement = self._finish()
         if evaluation is None:  # a run that had nothing left to do: as its record has it
             _, evaluation = last_evaluation(self.run_folder.record.read())
@@ -383,9 +329,37 @@ class Training:
             traffic=self._traffic(),
             baselines=self.baselines,
             epsilon_realised=self._realised(statement),
-            rounds_paid=self.ledger.rounds,
-            rounds_asked=self.recipe.run.rounds,
+            rounds_asked=asked,
         )
+
+    def _play(self, last: int, clock: Clock, observers: Observers, stop: Stop) -> Evaluation | None:
+        """Play rounds until the last one, or until the owner stops; the last evaluation."""
+        evaluation, before = None, time.perf_counter()
+        every = 1 if self.context.across_devices else self.recipe.run.checkpoint_every
+        observers.playing(self.state.round + 1)
+        for after, played in self._rounds():
+            clip_norms = self.assembly.algorithm.mechanism.clip_norms(after.round, self.state.clip_norms)
+            self.state = after
+            diagnostics = played.diagnostics()  # waits for the sum; a device may still add the noise
+            seconds = time.perf_counter() - before
+            clock.round_done()
+            due = self._evaluate_if_due()
+            if due:
+                clock.evaluation_done()
+            evaluation = due or evaluation
+            loss = diagnostics.get("loss")
+            progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
+            figures = {"round": after.round, **diagnostics, "seconds": seconds}
+            self._played.append(Played(self._describe_round(clip_norms, due), figures, progress))
+            stopping = stop() or after.round == last
+            if stopping or due or after.round % every == 0:
+                self._checkpoint(last)
+                self._show(observers)
+            if stopping:
+                break
+            observers.playing(after.round + 1)
+            before = time.perf_counter()
+        return evaluation
 
     @property
     def _rounds_planned(self) -> int:
@@ -398,26 +372,16 @@ class Training:
 
     def _rounds(self) -> Iterator[tuple[ServerState, RoundResult]]:
         if self.context.coordinator is not None:
-            return self.context.coordinator.rounds(self.assembly, self.payments.run, self.state, self.payments)
+            return self.context.coordinator.rounds(self.assembly, self.ledger.run, self.state, self.payments)
         return self.assembly.rounds(self.state, self.payments, Work(self.store, self.sum_updates, self.watch))
 
     def _evaluate_if_due(self) -> Evaluation | None:
         done, settings = self.state.round, self.recipe.run
         if not evaluated_users(self.recipe, self.test):
             return None
-        if done % settings.evaluate_every and done != self._rounds_planned and self.payments.goes_on(done):
+        if done % settings.evaluate_every and done != self._rounds_planned:
             return None
         return self._evaluate()
-
-    def _evaluate_last(self) -> Evaluation | None:
-        """Of a run that ends here, where its last round was not known to be the last: its line gets the evaluation."""
-        record = self.run_folder.record
-        line = next((line for line in record.read() if line["round"] == self.state.round), None)
-        if line is None or "evaluation" in line or not evaluated_users(self.recipe, self.test):
-            return None
-        evaluation = self._evaluate()
-        record.replace({**line, **self._measured(evaluation)})
-        return evaluation
 
     def _evaluate(self) -> Evaluation:
         assert self.test is not None
@@ -430,25 +394,17 @@ class Training:
             measured["beside"] = evaluate(self._model, self.context.also_evaluate_on).to_json()
         return measured
 
-    @property
-    def _repeatable(self) -> bool:
-        """May a round be done again? If not, nothing of it is seen before the checkpoint that holds it is on disk."""
-        mechanism = self.assembly.algorithm.mechanism
-        return mechanism.repeatable or not mechanism.is_private
-
-    def _record(self, entries: Iterable[Json]) -> None:
-        """Write the rounds that are not in the record yet."""
-        for entry in entries:
-            if entry["round"] > self._recorded:
-                self.run_folder.record.append(entry)
-                self._recorded = entry["round"]
-
-    def _show_unseen(self, observer: Observer | None) -> None:
-        self._record(entry for entry, _ in self._unseen)
-        for _, progress in self._unseen:
-            if observer:
-                observer(progress)
-        self._unseen.clear()
+    def _show(self, observers: Observers) -> None:
+        """Show the rounds that the last checkpoint holds."""
+        record, diagnostics = self.run_folder.record, self.run_folder.diagnostics
+        for one in self._played:
+            record.append(one.entry)
+            diagnostics.append(one.figures)
+        record.sync()
+        diagnostics.sync()
+        for one in self._played:
+            observers(one.progress)
+        self._played.clear()
 
     def _describe_round(self, clip_norms: np.ndarray, evaluation: Evaluation | None) -> Json:
         """What the record says of a round."""
@@ -485,41 +441,24 @@ class Training:
             sampled=sampled(self.assembly),
         )
 
-    def _checkpoint(self) -> None:
-        self.run_folder.record.sync()
-        self.run_folder.diagnostics.sync()
+    def _checkpoint(self, last: int) -> None:
+        """Commit the rounds that were played: see `runs/checkpoint.py`. At the end the state of the noise is erased."""
         scores = None if self.watch is None else self.watch.scores
-        payments = self.payments
-        facts: Json = {"lineage": payments.lineage}
-        if self._unseen and not self._repeatable:
-            facts["record"] = [entry for entry, _ in self._unseen]
-        payments.secrets = save_state(self.run_folder, self.state, payments.secrets, facts, scores)
-        self._to_save = False
-
-    def _save_what_is_done(self) -> None:
-        """When another process is lost, in a sum: that round was not paid for yet, and those before it are kept.
-
-        Both the thread that sums and the one that watches the others may notice it. One of them saves.
-        """
-        with self._saving:
-            if self._to_save:
-                self._checkpoint()
+        facts: Json = {"record": [as_json(one.entry) for one in self._played]}
+        noise = {} if self.state.round == last else self.state.noise_arrays()
+        self.payments.commit(checkpoint_of(self.state, scores, facts), noise)
 
     def _finish(self) -> Statement:
         """Write the model, its card and the statement."""
         payments, assembly, vocabulary = self.payments, self.assembly, self.store.vocabulary
-        extra, again = payments.extra(), self.ledger.repeated()
-        # Training stops before it passes its budget: of the planned rounds, those count that it may still come to.
-        budget = assembly.budget.counting(extra)
-        allowed = budget.rounds_allowed(payments.planned, self.ledger.rounds, again)
         header, mechanism = self.ledger.header, assembly.algorithm.mechanism
         start = start_in(header)
         private = is_for_owner_alone(assembly, self.store, start)
         files = self.run_folder.save_model(weights_of(self._model), vocabulary, private=private)
-        before, planned = assembly.before, mechanism.events(allowed)
-        evidence = Evidence(self.recipe, [*before, *extra, *planned, *again], self._facts(files, again, extra), KINDS)
+        charged = [*assembly.before, *mechanism.events(payments.planned)]
+        evidence = Evidence(self.recipe, charged, self._facts(files), KINDS)
         statement = state(evidence)
-        if budget.private:
+        if assembly.budget.private:
             statement = with_store_total(statement, payments.store_ledger.spent())
         card = Card(
             code=assembly.code,
@@ -537,18 +476,16 @@ class Training:
         self.run_folder.save_statement(statement.to_json(), card.to_json())
         return statement
 
-    def _facts(self, files: dict[str, str], again: Spent, extra: Spent) -> RunFacts:
+    def _facts(self, files: dict[str, str]) -> RunFacts:
         """What the statement says of the run apart from its recipe and its charges."""
         store, header, mechanism = self.store, self.ledger.header, self.assembly.algorithm.mechanism
         vocabulary, canaries = store.vocabulary, header.get("canaries")
         own, norms = self.recipe.privacy.estimator not in NUMBERS.estimators, mechanism.clip_norms(1, mechanism.start())
         return RunFacts(
-            run=self.payments.run,
+            run=self.ledger.run,
             rounds_planned=self.payments.planned,
             rounds_done=self.state.round,
-            charged_again=sum(count for _, count in again),
-            charged_elsewhere=sum(count for _, count in extra),
-            charged_to_store=self.payments.charged_to_store(),
+            starts=self.ledger.starts,
             clipped_parts=len(mechanism.clipping.clip_norms),
             own_sensitivity=mechanism.estimator.sensitivity(joint_norm(norms)) if own else None,
             vocabulary=VocabularyFacts.of(
@@ -595,7 +532,7 @@ class Training:
             return None
         coordinator, sampler = self.context.coordinator, mechanism.sampler
         if coordinator is not None:
-            patterns = coordinator.patterns(self.assembly, self.payments.run)
+            patterns = coordinator.patterns(self.assembly, self.ledger.run)
         else:
             assert isinstance(sampler, BoundedParticipation)
             chunks = sampler.in_chunks(self.store.names, rounds)

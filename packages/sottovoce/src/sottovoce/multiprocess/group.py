@@ -9,6 +9,7 @@ carry where the leader is, and proofs of the secret.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
 import os
@@ -20,7 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,6 +33,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from sottovoce.multiprocess import rendezvous
 from sottovoce.multiprocess.links import Identity, Links, accept_links, open_link
 from sottovoce.multiprocess.rendezvous import Address, Connections
+from sottovoce_evidence import files
 from sottovoce_evidence.errors import LostProcess, SottoError
 
 WAIT = 300.0  # seconds for all processes to connect
@@ -55,8 +58,6 @@ class ProcessFacts:
     program: str = ""
     code: str = ""
     layout: str = ""
-    fingerprint: str = ""
-    reproducible: bool = False
     update: str = ""  # a hash of what a made-up user sends
     error: str = ""
 
@@ -73,6 +74,18 @@ class ProcessFacts:
             if getattr(self, name) != getattr(leader, name):
                 return f"process {rank} has {problem}"
         return ""
+
+
+@cache  # reading all metadata and all code takes half a second
+def program() -> str:
+    """A hash of the code and of the versions of libraries: the same on machines with the same installation."""
+    names = ("jax", "numpy", "randomgen", "equinox", "optax", "nvidia")
+    found = ((item.metadata["Name"] or "", item.version) for item in distributions())
+    hashed = hashlib.sha256(repr(sorted(each for each in found if each[0].lower().startswith(names))).encode())
+    for package in (Path(__file__).parents[1], Path(files.__file__).parent):
+        for source in sorted([*package.rglob("*.py"), *package.rglob("*.cu")]):
+            hashed.update(source.read_bytes())
+    return hashed.hexdigest()[:16]
 
 
 class Dismissed(Exception):
@@ -190,22 +203,18 @@ class Group:
         """Was any process asked to stop?"""
         return self._stop_requested
 
-    def end_with_others(self, save: Callable[[], None] = lambda: None) -> None:
+    def end_with_others(self) -> None:
         """From now on this process ends when another one ends: its next sum raises `LostProcess`.
 
-        A sum may also wait for ever, for a machine without power. Then `save` is called, and the process ends.
+        A sum may also wait for ever, for a machine without power. Then the process ends.
         """
         if self._connections:
-            self._connections.when_lost(partial(self._end, save))
+            self._connections.when_lost(self._end)
 
-    def _end(self, save: Callable[[], None], lost: int) -> None:
+    def _end(self, lost: int) -> None:
         while not self._over.is_set():
             begun = self._waits_since
             if begun is not None and time.monotonic() - begun > _GRACE:
-                with suppress(Exception):  # whatever happens, the process must not wait on
-                    save()
-                if self._over.is_set():
-                    return  # the sum failed after all: the main thread ends the process
                 print("error:", _LOST.format(lost), file=sys.stderr, flush=True)
                 os._exit(1)  # without unwinding: the main thread waits in C++ for a machine that is lost
             self._over.wait(_GRACE / 20)

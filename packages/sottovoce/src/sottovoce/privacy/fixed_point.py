@@ -7,14 +7,12 @@ numbers. Such a sum is the same in any order, in any blocks, on any number of de
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sottovoce.privacy.sha256 import digest_in_lanes
 from sottovoce_evidence.bounds import BITS
 
 # Two 32-bit halves hold a sum of 2^20 of them, 2^15 at a time; but not 2^20 times 2^27, which no clip lets through.
@@ -91,29 +89,3 @@ def quantise(contribution: np.ndarray, grid: float) -> np.ndarray:
 def _within(numpy: Any, steps: Any) -> Any:
     # The bound of a coordinate holds already, by the clip; here it keeps whole numbers from wrapping round.
     return numpy.clip(steps, -(2.0**BITS), 2.0**BITS)
-
-
-def digest_of(sums: Any) -> bytes:
-    """SHA-256 of a pytree of exact sums: equal where the numbers are equal, on one kind of device.
-
-    It must not be shown: it would confirm a guess of the sums.
-    """
-    found = hashlib.sha256()
-    leaves = jax.tree_util.tree_leaves_with_path(sums)
-    for path, leaf in leaves:
-        found.update(f"{jax.tree_util.keystr(path)} {np.shape(leaf)} ".encode())
-    if jax.default_backend() == "cpu":
-        for _, leaf in leaves:
-            found.update(np.ascontiguousarray(np.asarray(leaf, "<f8") + 0.0).data)  # -0.0 becomes 0.0
-    else:  # only digests leave the device
-        with jax.enable_x64(True):
-            found.update(digest_in_lanes(_words([leaf for _, leaf in leaves])))
-    return found.digest()
-
-
-@jax.jit
-def _words(leaves: list[Any]) -> jax.Array:
-    """The bits of float64 numbers, in words of 32."""
-    numbers = [jnp.asarray(leaf, jnp.float64) for leaf in leaves]
-    numbers = [jnp.where(each == 0, 0.0, each) for each in numbers]  # -0.0 too; a compiler would leave out `+ 0.0`
-    return jnp.concatenate([jax.lax.bitcast_convert_type(each, jnp.uint32).ravel() for each in numbers])

@@ -227,7 +227,7 @@ def _of(statement: Statement) -> str:
 
 
 def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
-    vocabulary, again = statement.vocabulary, statement.charged_again
+    vocabulary = statement.vocabulary
     rounds = f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned"
     rows = [
         ("Unit", [format_value("user")]),
@@ -235,7 +235,7 @@ def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
         ("Relation", [format_value(statement.relation)]),
         ("ε", _epsilon_lines(statement)),
         ("δ", [plain(statement.delta)]),
-        ("Rounds", [rounds, *([f"{again:,} begun, broken off and charged again"] if again else [])]),
+        ("Rounds", [rounds, *([f"begun or resumed {statement.starts} times"] if statement.starts > 1 else [])]),
         ("Sampling", [format_value(statement.sampling)]),
         ("Declared constants", pairs(statement.declared.to_json())),
         ("Mechanism", pairs(statement.mechanism.to_json())),

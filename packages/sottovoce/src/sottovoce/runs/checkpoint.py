@@ -1,6 +1,7 @@
-"""Checkpoints: one safetensors file each; the last two are kept.
+"""Checkpoints: one safetensors file each, of which the newest is kept.
 
-The seal of a checkpoint is with the secrets. It shows that this run made the checkpoint.
+A checkpoint is committed in four steps. It lies under the name of a draft, synced. Ledgers get their lines, of which
+the last names the SHA-256 of the file. The file gets its name. Only then is anything of its rounds shown.
 """
 
 from __future__ import annotations
@@ -9,20 +10,22 @@ import errno
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sottovoce.files import make_folder, write_aside
+from sottovoce.files import make_folder, rename_synced, write_aside
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import Ledger
+from sottovoce.runs.hash_chain import damaged
+from sottovoce.runs.ledger import Commit
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.errors import DamagedRun
 from sottovoce_evidence.files import check_plain, parse_json
 
-KEPT = 2
+_DRAFT = ".draft"
 
 
 @dataclass(frozen=True)
@@ -31,69 +34,72 @@ class Checkpoint:
     arrays: dict[str, np.ndarray]
     facts: dict[str, Any]  # plain JSON values
 
-    def contents(self, noise: dict[str, np.ndarray] | None) -> str:
-        """What a seal covers: a hash of everything in it, and one of the state of the noise, if there is any."""
-        facts = json.dumps({**self.facts, "round": self.round}, sort_keys=True)
-        contents = hashlib.sha256(f"{facts} {digest(self.arrays)}".encode()).hexdigest()
-        return f"{contents} {digest(noise)}" if noise else contents
 
-
-def save_sealed(
-    run: RunFolder, checkpoint: Checkpoint, secrets: Secrets, noise: dict[str, np.ndarray] | None = None
-) -> Secrets:
-    """Save a checkpoint with its seal, and erase the secrets of the rounds before it.
-
-    The state of the noise is saved with the secrets; the seal covers it too. The secrets of the next round are written
-    first: a checkpoint without them would be useless.
-
-    Returns:
-        The secrets of the round after the checkpoint.
-    """
-    ahead = secrets.at(checkpoint.round + 1)
-    ahead.save(run.secrets, ahead.seal(checkpoint.round, checkpoint.contents(noise)), noise)
-    save(run.checkpoints, checkpoint)
-    Secrets.forget(run.secrets, KEPT)
-    return ahead
-
-
-def check_origin(run: RunFolder, ledger: Ledger, saved: Checkpoint) -> None:
-    """Refuse a checkpoint that this run did not make: an edited one, another run's, or that of a copy that went on."""
-    lineage = saved.facts.get("lineage")
-    paid = saved.round == 0 or any(entry.lineage == lineage for entry in ledger.of_round(saved.round))
-    seal = Secrets.read_seal(run.secrets, saved.round + 1)
-    noise = Secrets.read_noise(run.secrets, saved.round + 1)
-    made = Secrets.load(run.secrets, saved.round + 1).seal(saved.round, saved.contents(noise))
-    if not paid or seal != made:
-        raise DamagedRun(
-            f"{run.checkpoints}/round-{saved.round:08d}.safetensors is not what this run released in round "
-            f"{saved.round} by its ledger: it was edited, or is of another run or copy; put the run's own back, or "
-            f"remove it to go on from the one before"
-        )
-
-
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Atomic: after a crash there is the whole new file or none of it."""
+def save_draft(folder: Path, checkpoint: Checkpoint) -> Commit:
+    """Write a checkpoint under the name of a draft. It is on disk before this returns."""
     from safetensors.numpy import save as to_bytes
 
     make_folder(folder, 0o700)
-    facts = {**checkpoint.facts, "round": checkpoint.round, "sha256": digest(checkpoint.arrays)}
+    facts = {**checkpoint.facts, "round": checkpoint.round}
     contents = to_bytes(checkpoint.arrays, metadata={"facts": json.dumps(facts)})
-    write_aside(folder / f"round-{checkpoint.round:08d}.safetensors", contents)
-    for old in _files(folder)[:-KEPT]:
-        old.unlink()
+    write_aside(_draft_of(_file(folder, checkpoint.round)), contents)
+    return Commit(checkpoint.round, hashlib.sha256(contents).hexdigest())
+
+
+def draft_of_start(folder: Path) -> Commit:
+    """The first checkpoint of a run, which lies there as it was made with the folder."""
+    path = _file(folder, 0)
+    for file in (_draft_of(path), path):
+        if file.is_file():
+            return Commit(0, _hash_of(file))
+    raise damaged(f"the ledger of the store of {folder.parent} has no charge for this run, which has done rounds")
+
+
+def give_name(folder: Path, commit: Commit) -> None:
+    """Give a committed checkpoint its name, and remove all others."""
+    path = _file(folder, commit.round)
+    if _draft_of(path).exists():
+        rename_synced(_draft_of(path), path)
+    for other in folder.glob("round-*"):
+        if other != path:
+            other.unlink()
+
+
+def open_committed(run: RunFolder, commits: Sequence[Commit]) -> Checkpoint:
+    """The checkpoint that a run committed last. A draft of it gets its name: a crash came between.
+
+    Raises:
+        DamagedRun: what lies there fell behind, or is not what was committed.
+    """
+    commit = commits[-1]
+    path = _file(run.checkpoints, commit.round)
+    for file in (path, _draft_of(path)):
+        if file.is_file() and _hash_of(file) == commit.checkpoint:
+            give_name(run.checkpoints, commit)
+            return _read(path)
+    hashes = {_hash_of(file) for file in _files(run.checkpoints)}
+    then = "start another run from its model (model.initial), which is charged as one"
+    if any(earlier.checkpoint in hashes for earlier in commits[:-1]):
+        raise DamagedRun(
+            f"{run.path} fell behind: it is a copy, and the run went on elsewhere to round {commit.round}", then
+        )
+    raise DamagedRun(
+        f"{run.checkpoints} does not have the checkpoint of round {commit.round} that the run committed: it was edited "
+        f"or lost, or the store's ledger is older than the run",
+        f"put it back from a copy, or {then}",
+    )
 
 
 def check_room(run: RunFolder) -> None:
-    """Refuse a disk without room for the next checkpoints, as large as the last one with its state of the noise.
+    """Refuse a disk without room for the next checkpoint, as large as the last one with its state of the noise.
 
-    One more is written before the oldest of those that are kept is erased. Where it cannot be told what is free,
-    nothing is refused.
+    Where it cannot be told what is free, nothing is refused.
 
     Raises:
         OSError: as a full disk does.
     """
-    files = _files(run.checkpoints)
-    needed = max(KEPT + 1 - len(files), 1) * (files[-1].stat().st_size + Secrets.noise_bytes(run.secrets))
+    last = max(file.stat().st_size for file in run.checkpoints.glob("round-*"))
+    needed = last + Secrets.noise_bytes(run.secrets)
     try:
         disk = shutil.disk_usage(run.checkpoints)
     except OSError:
@@ -103,15 +109,10 @@ def check_room(run: RunFolder) -> None:
         raise OSError(errno.ENOSPC, lack, str(run.path))
 
 
-def latest(folder: Path) -> tuple[Checkpoint | None, list[Path]]:
-    """The newest checkpoint that is whole, and newer ones that are damaged."""
-    damaged: list[Path] = []
-    for path in reversed(_files(folder)):
-        checkpoint = _read(path)
-        if checkpoint is not None:
-            return checkpoint, damaged
-        damaged.append(path)
-    return None, damaged
+def newest(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that has its name."""
+    files = _files(folder)
+    return _read(files[-1]) if files else None
 
 
 def last_round(folder: Path) -> int | None:
@@ -120,21 +121,33 @@ def last_round(folder: Path) -> int | None:
     return int(files[-1].stem.removeprefix("round-")) if files else None
 
 
+def _file(folder: Path, round_number: int) -> Path:
+    return folder / f"round-{round_number:08d}.safetensors"
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(path.name + _DRAFT)
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(folder.glob("round-*.safetensors"))
 
 
-def _read(path: Path) -> Checkpoint | None:
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(path: Path) -> Checkpoint:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(check_plain(path), framework="numpy") as file:
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             facts = parse_json((file.metadata() or {})["facts"])
-        written, number = facts.pop("sha256"), facts.pop("round")
-    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError):
-        return None
-    return Checkpoint(number, arrays, facts) if written == digest(arrays) else None
+        return Checkpoint(facts.pop("round"), arrays, facts)
+    except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedRun(f"{path} cannot be read ({error})", "put it back from a copy") from None
 
 
 def digest(arrays: dict[str, np.ndarray]) -> str:

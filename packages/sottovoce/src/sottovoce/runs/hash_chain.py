@@ -29,7 +29,7 @@ class Chain:
         self.lines: list[Json] = []
         self.notes: list[str] = []
         self.last_check = ""
-        self.checks: set[str] = set()  # of all lines
+        self._size = 0  # of what was read and written
 
     @staticmethod
     def read(path: Path, *, repair: bool = False, private: bool = False) -> Chain:
@@ -52,21 +52,41 @@ class Chain:
             chain.notes.append(f"{path} ends within a line, as after a crash: that line counts for nothing{done}")
         if last and repair:
             _cut(path, len(contents) - len(last)) if torn else append_synced(path, b"\n")
+        chain._size = path.stat().st_size if repair else len(contents)
         return chain
 
-    def append(self, line: Json) -> None:
-        """Put a line on disk before returning, or nothing of it."""
-        check, contents = checked(self.last_check, line)
+    def append(self, *lines: Json) -> None:
+        """Put lines on disk before returning, or nothing of them."""
+        check, contents = self.last_check, b""
+        for line in lines:
+            check, raw = checked(check, line)
+            contents += raw
         append_synced(self.path, contents, private=self.private)
         self.last_check = check
-        self.checks.add(check)
-        self.lines.append(line)
+        self.lines += lines
+        self._size += len(contents)
         # One write, not flushed: a head that is late still names a line of the file. Where there is no room for it, the
         # line is on disk all the same, and was not refused.
         with suppress(OSError):
             descriptor = os.open(_head_of(self.path), os.O_WRONLY | os.O_CREAT, 0o600 if self.private else 0o666)
             with os.fdopen(descriptor, "wb", buffering=0) as file:
                 file.write(check.encode())
+
+    def catch_up(self) -> None:
+        """Read what other processes appended since: the lines before are not read again."""
+        new = b""
+        if self.path.exists() and self.path.stat().st_size >= self._size:
+            with self.path.open("rb") as file:
+                file.seek(self._size)
+                new = file.read()
+            if not new:
+                return
+        if not new.endswith(b"\n"):  # a crash tore a line, or the file is another
+            vars(self).update(vars(Chain.read(self.path, repair=True, private=self.private)))
+            return
+        for line in new[:-1].split(b"\n"):
+            self._take(line)
+        self._size += len(new)
 
     def _take(self, raw: bytes) -> str:
         with readable(self.path, len(self.lines) + 1):
@@ -78,7 +98,6 @@ class Chain:
             self.last_check = next_check(self.last_check, found[1] + b"}")
             if line.pop("check") != self.last_check:
                 raise ValueError("its checksum does not follow from the lines before: one was changed, lost or moved")
-        self.checks.add(self.last_check)
         self.lines.append(line)
         return self.last_check
 

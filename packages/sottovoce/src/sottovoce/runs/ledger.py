@@ -1,21 +1,25 @@
-"""What was spent, written ahead: a round's event is on disk before its noise exists.
+"""What was spent: a round's line is on disk before anything of the round is shown.
 
-The first line of a run's ledger is a header; every other line is one release. A line is never changed or removed
-(`hash_chain.py`).
+The first line of a run's ledger is a header. Each further line is a round, or says that a process began to train. No
+line is ever changed or removed (`hash_chain.py`).
+
+The ledger of a store has what its people were charged by all runs, and a line for each checkpoint that a run committed.
+A checkpoint is committed if the one before it is the last that was: that append decides between two processes, and
+between two copies of a run's folder.
 """
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
 from collections import Counter
-from collections.abc import Container, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from sottovoce.files import make_folder, sync_folder, write_aside
+from sottovoce.files import sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain, damaged, readable
 from sottovoce_evidence.accounting import Event, NonPrivate, event_from_json, total_of
 from sottovoce_evidence.accounting.events import HELD_OUT
@@ -30,33 +34,20 @@ PREPARATION = "prepare"  # in place of a run's name, where a store was charged f
 COUNT = "count"  # the same, for a noisy number of its users
 EVALUATION = "evaluate"  # the same, for a private evaluation on its held-out users
 NO_RUNS = (PREPARATION, COUNT, EVALUATION)
-HOLDERS, CHARGED = "holders", "charged"  # a folder of a store, with the leases of its runs, and a mark in it
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One release: the round, the attempt at it, its event, and its lineage."""
+class Commit(NamedTuple):
+    """A checkpoint that a run committed: its round, and the SHA-256 of its file."""
 
     round: int
-    attempt: int
-    event: Event
-    lineage: str
-
-    def to_json(self) -> Json:
-        return {"round": self.round, "attempt": self.attempt, "event": self.event.to_json(), "lineage": self.lineage}
+    checkpoint: str
 
 
-def lineage(parent: str, fingerprint: str, attempt: int) -> str:
-    """Names a round by all that made it: the round before, the code, data and machine, and the attempt.
-
-    Two rounds of one lineage should have the same un-noised sum to the bit: then they are one release, not two. The sum
-    itself is checked as well (`secrets.Sums`).
-    """
-    return hashlib.sha256(f"{parent} {fingerprint} {attempt}".encode()).hexdigest()[:16]
+NONE = Commit(-1, "")  # before the first
 
 
 class Ledger:
-    """The ledger of one run."""
+    """The ledger of one run. Where nothing is promised, it has the run's commits too."""
 
     def __init__(self, chain: Chain):
         """From a ledger that was read.
@@ -68,13 +59,12 @@ class Ledger:
             raise damaged(f"{chain.path} does not begin like the ledger of a run")
         self.header, self.notes, self.path = chain.lines[0], chain.notes, chain.path
         self.chain = chain
-        self.entries: list[Entry] = []
-        self._of_round: dict[int, list[Entry]] = {}
-        self._spent: Counter[Event] = Counter()
+        self.events: list[Event] = []  # of rounds 1, 2, ...
+        self.starts = 0  # of processes that trained
+        self.asked: set[int] = set()  # masked rounds of which a device was asked
         for number, line in enumerate(chain.lines[1:], 2):
             with readable(chain.path, number):
-                event = event_from_json(line["event"])
-                self._note(Entry(int(line["round"]), int(line["attempt"]), event, str(line["lineage"])))
+                self._note(line)
 
     @staticmethod
     def create(path: Path, header: Json) -> Ledger:
@@ -92,63 +82,83 @@ class Ledger:
         """
         return Ledger(Chain.read(path, repair=True))
 
-    def _note(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        self._of_round.setdefault(entry.round, []).append(entry)
-        self._spent[entry.event] += 1
+    @property
+    def run(self) -> str:
+        """The name of the run."""
+        return self.header["run"]
 
     @property
     def rounds(self) -> int:
-        """The last round up to which every round was paid for."""
-        return next(number for number in range(len(self._of_round) + 1) if number + 1 not in self._of_round)
+        """The rounds that have a line."""
+        return len(self.events)
 
-    def of_round(self, round_number: int) -> list[Entry]:
-        """The releases of a round: several, if it was done again."""
-        return list(self._of_round.get(round_number, []))
+    def spend(self, events: Sequence[Event], first: int) -> None:
+        """Put the lines of rounds on disk, from the round `first` on, where the ledger does not have them.
 
-    def attempt(self, round_number: int, parent: str, fingerprint: str, given_up: Container[int] = ()) -> int:
-        """Which attempt at a round this is: one that was paid for if it may be the same to the bit, else a new one."""
-        before = self.of_round(round_number)
-        for entry in before:
-            if entry.lineage == lineage(parent, fingerprint, entry.attempt) and entry.attempt not in given_up:
-                return entry.attempt
-        attempt = 1 + max((entry.attempt for entry in before), default=-1)
-        while attempt in given_up:
-            attempt += 1
-        return attempt
+        It has them where a process died before it committed. Nothing of these rounds was shown, so they are done again.
+        """
+        self._catch_up()
+        rounds = enumerate(events, first)
+        self._append(*({"round": number, "event": event.to_json()} for number, event in rounds if number > self.rounds))
 
-    def knows(self, round_number: int, name: str) -> bool:
-        """Was this release paid for before a crash?"""
-        return any(entry.lineage == name for entry in self.of_round(round_number))
+    def start(self, done: int) -> None:
+        """Note that a process begins to train after round `done`."""
+        self._append({"start": done})
 
-    def spend(self, entry: Entry) -> None:
-        """Put an entry on disk before returning."""
-        self.chain.append(entry.to_json())
-        self._note(entry)
+    def ask(self, round_number: int) -> None:
+        """Note that devices are asked for a masked round."""
+        self._append({"asked": round_number})
 
     def spent(self) -> list[tuple[Event, int]]:
-        """Every event with the number of times it was released."""
-        return list(self._spent.items())
+        """Every event with the number of rounds that it was charged for."""
+        return list(Counter(self.events).items())
 
-    def spent_up_to(self, round_number: int) -> list[tuple[Event, int]]:
-        if round_number >= max(self._of_round, default=0):
-            return self.spent()
-        return list(Counter(entry.event for entry in self.entries if entry.round <= round_number).items())
+    @property
+    def commits(self) -> list[Commit]:
+        """Of a run without a guarantee, in their order."""
+        return _commits(self.chain, self.run)
 
-    def repeated(self) -> list[tuple[Event, int]]:
-        """Of what was spent, the releases of rounds that were done again."""
-        return list(Counter(entry.event for entry in self.entries if entry.attempt > 0).items())
+    def commit(self, run: str, commit: Commit, parent: Commit, first: Callable[[], None]) -> None:
+        """Commit a checkpoint of a run without a guarantee."""
+        self._catch_up()
+        _check_parent(self.chain, run, parent)
+        first()
+        self._append(_line_of(run, commit, parent))
+
+    def _append(self, *lines: Json) -> None:
+        self._catch_up()
+        if lines := tuple(lines):
+            self.chain.append(*lines)
+        for line in lines:
+            self._note(line)
+
+    def _catch_up(self) -> None:
+        known = len(self.chain.lines)
+        self.chain.catch_up()
+        for line in self.chain.lines[known:]:
+            self._note(line)
+
+    def _note(self, line: Json) -> None:
+        if "start" in line:
+            self.starts += 1
+        elif "asked" in line:
+            self.asked.add(int(line["asked"]))
+        elif "commit" not in line:
+            if line["round"] != self.rounds + 1:
+                raise ValueError(f"round {line['round']} follows round {self.rounds}")
+            self.events.append(event_from_json(line["event"]))
 
 
-@dataclass(frozen=True)
 class StoreLedger:
-    """All that was spent on the people of a store, by all runs: one line for each charge.
+    """All that was spent on the people of a store, by all runs: one line for each charge, and one for each commit.
 
     The users to train on and those held out are two groups, and a user's id alone decides the group. So what is spent
     on one group costs the other nothing, and each has a total of its own.
     """
 
-    path: Path
+    def __init__(self, path: Path):
+        self.path = path
+        self._chain = Chain(path)
 
     def charge(self, run: str, what: str, event: Event, count: int) -> None:
         """Put a charge on disk before returning. A round without a guarantee charges nothing.
@@ -157,61 +167,112 @@ class StoreLedger:
         """
         if isinstance(event, NonPrivate):
             return
-        try:
-            with open(self.path, "ab") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # other runs charge the same people
-                chain = self._read(repair=True)
-                _charges(chain)
-                for note in chain.notes:
-                    log.warning("note: %s", note)
-                chain.append({"run": run, "what": what, "event": event.to_json(), "count": count})
+        with self._alone() as chain:
+            _charges(chain)
+            chain.append({"run": run, "what": what, "event": event.to_json(), "count": count})
             sync_folder(self.path.parent)
             self._leave_trace()
+
+    def commit(self, run: str, commit: Commit, parent: Commit, first: Callable[[], None]) -> None:
+        """Commit a checkpoint of a run, after what is to be done `first`.
+
+        Raises:
+            FellBehind: another process, or another copy of the run, committed since `parent`.
+        """
+        with self._alone() as chain:
+            _check_parent(chain, run, parent)
+            first()
+            chain.append(_line_of(run, commit, parent))
+
+    def commits(self, run: str) -> list[Commit]:
+        """What a run committed, in its order."""
+        return _commits(self._read(), run)
+
+    def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
+        """Every event with the number of times the users to train on were charged: by all runs, or by one."""
+        return _of_trained(each for each in _charges(self._read()) if run in (None, each[0]))
+
+    def spent_on_held_out(self) -> list[tuple[Event, int]]:
+        """The same for the held-out users."""
+        return _of_held_out(_charges(self._read()))
+
+    @contextmanager
+    def _alone(self) -> Iterator[Chain]:
+        """The ledger, while no other run writes to it."""
+        try:
+            with open(self.path, "ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                if not self._chain.lines and file.tell():
+                    self._chain = Chain.read(self.path, repair=True)
+                self._chain.catch_up()
+                while self._chain.notes:
+                    log.warning("note: %s", self._chain.notes.pop())
+                _refuse_emptied(self._chain)
+                yield self._chain
         except OSError as error:
             raise SottoError(
                 f"cannot write the store's ledger {self.path} ({error}); private training must be charged to it"
             ) from None
 
     def _leave_trace(self) -> None:
-        """Where the holders of leases are, so that a ledger that is lost is missed: `_refuse_emptied` looks there.
+        """A mark beside the ledger, so that a ledger that is lost is missed.
 
-        The people are charged. Where there is no room for the trace, the next charge leaves it.
+        The people are charged. Where there is no room for the mark, the next charge leaves it.
         """
-        folder = self.path.parent / HOLDERS
         with suppress(OSError):
-            make_folder(folder, 0o700)
-            if not (folder / CHARGED).exists():
-                write_aside(folder / CHARGED, b"", private=True)
+            if not _mark_of(self.path).exists():
+                write_aside(_mark_of(self.path), b"")
 
-    def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
-        """Every event with the number of times the users to train on were charged: by all runs, or by one."""
-        return _of_trained(each for each in self._charges() if run in (None, each[0]))
-
-    def spent_on_held_out(self) -> list[tuple[Event, int]]:
-        """The same for the held-out users."""
-        return _of_held_out(self._charges())
-
-    def _charges(self) -> list[tuple[str, Event, int]]:
+    def _read(self) -> Chain:
         # A line without an end may be one that another run is writing: the next writer repairs it.
-        return _charges(self._read(repair=False))
-
-    def _read(self, *, repair: bool) -> Chain:
-        chain = Chain.read(self.path, repair=repair) if self.path.exists() else Chain(self.path)
+        chain = Chain.read(self.path) if self.path.exists() else Chain(self.path)
         _refuse_emptied(chain)
         return chain
 
 
+class FellBehind(SottoError):
+    """Another process, or another copy of a run, committed a checkpoint since."""
+
+
+def _line_of(run: str, commit: Commit, parent: Commit) -> Json:
+    return {"run": run, "commit": commit.round, "checkpoint": commit.checkpoint, "parent": parent.checkpoint}
+
+
+def _check_parent(chain: Chain, run: str, parent: Commit) -> None:
+    last = next(_newest_first(chain, run), NONE)
+    if last != parent:
+        raise FellBehind(
+            f"another process or another copy of this run went on, to round {last.round}: this one ends, and nothing "
+            f"of its rounds after round {max(parent.round, 0)} was shown"
+        )
+
+
+def _commits(chain: Chain, run: str) -> list[Commit]:
+    return list(_newest_first(chain, run))[::-1]
+
+
+def _newest_first(chain: Chain, run: str) -> Iterator[Commit]:
+    for line in reversed(chain.lines):
+        if "commit" in line and line.get("run") == run:
+            yield Commit(int(line["commit"]), str(line["checkpoint"]))
+
+
+def _mark_of(ledger: Path) -> Path:
+    return ledger.with_suffix(".charged")
+
+
 def _refuse_emptied(chain: Chain) -> None:
     """The ledger of a store that was charged has lines."""
-    holders = chain.path.parent / HOLDERS
-    if not chain.lines and holders.is_dir() and any(holders.iterdir()):
-        raise damaged(f"{chain.path} has no charge, though its people were charged before ({holders.name}/ says so)")
+    if not chain.lines and (mark := _mark_of(chain.path)).exists():
+        raise damaged(f"{chain.path} has no charge, though its people were charged before ({mark.name} says so)")
 
 
 def _charges(chain: Chain, header: Json | None = None) -> list[tuple[str, Event, int]]:
-    """The run, event and count of each line: of a store, or of a release, whose header names the run."""
+    """The run, event and count of each charge: of a store, or of a release, whose header names the run."""
     charges = []
     for number, line in enumerate(chain.lines[1:] if header else chain.lines, 2 if header else 1):
+        if "commit" in line:
+            continue
         with readable(chain.path, number):
             count = line["count"]
             if type(count) is not int or count < 0:

@@ -1,7 +1,8 @@
-"""The keys of sampling and noise: from the operating system's entropy, not from the experiment's seed.
+"""The keys of a run: from the operating system's entropy, not from the experiment's seed.
 
-A chain of keys moves forward one link a round by a one-way function. Only the links of the last two checkpoints are
-kept, so a stolen file does not reveal earlier cohorts or earlier noise.
+A key for the rounds up to the next checkpoint lies beside a checkpoint, and is replaced at the next. So a stretch of
+rounds that a crash took away draws the same users again, and a stolen file does not reveal earlier cohorts. The key of
+a round's noise is read once its sum is complete, used once, and written nowhere.
 """
 
 from __future__ import annotations
@@ -10,85 +11,49 @@ import hashlib
 import hmac
 import secrets as os_entropy
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from safetensors.numpy import save as to_bytes
 
-from sottovoce.files import append_synced, make_folder, sync_folder, write_aside
+from sottovoce.files import make_folder, sync_folder, write_aside
 from sottovoce.runs.folder import load_arrays
 from sottovoce_evidence.errors import DamagedRun
 
 _SIZE = 32
 _SALT = "salt"
-_NAME, _TAG = 16, 64  # characters of a release's name, and of the tag of its sum
+
+
+def new_name() -> str:
+    """A name for a run: another one for each, also for those of one seed."""
+    return os_entropy.token_hex(6)
 
 
 class RoundKeys(NamedTuple):
-    """The keys that a round needs before its sum exists. The key of the noise follows from the sum."""
+    """The keys that a round needs before its sum exists."""
 
     sampling: bytes
     local: bytes
 
 
 @dataclass(frozen=True)
-class Secrets:
-    """One link of the chain: it gives the keys of `round` and of later rounds, and of no earlier round.
-
-    The salt stays the same through a run. It blinds values derived from people's text that must be compared later.
+class Salt:
+    """A secret that stays the same through a run. It blinds values that follow from people's text and are compared
+    later.
     """
 
-    round: int
-    link: bytes
     salt: bytes
 
     @staticmethod
-    def fresh() -> Secrets:
-        return Secrets(1, os_entropy.token_bytes(_SIZE), os_entropy.token_bytes(_SIZE))
+    def load(folder: Path) -> Salt:
+        if not folder.exists():  # as `Secrets.erase` leaves it
+            raise DamagedRun(f"{folder.parent} was released, and its secrets were erased; start another run")
+        return Salt(_read(folder / _SALT))
 
-    @staticmethod
-    def seeded(seed: int, context: str = "") -> Secrets:
-        """For tests and reproductions: a person who knows the seed can remove the noise.
-
-        The context (recipe, store and start) keeps two seeded runs from sharing noise, which would cancel between them.
-        """
-        root = hashlib.blake2b(f"seed {seed} {context}".encode(), digest_size=_SIZE, person=b"sottovoce").digest()
-        return Secrets(1, _derive(root, "chain"), _derive(root, "salt"))
-
-    def __repr__(self) -> str:  # never print a link into a log or a traceback
-        return f"Secrets(round={self.round})"
-
-    def at(self, round_number: int) -> Secrets:
-        """The chain moved forward to a later round."""
-        if round_number < self.round:
-            raise DamagedRun(f"the secrets of round {round_number} are gone: the kept ones begin at round {self.round}")
-        link = self.link
-        for _ in range(round_number - self.round):
-            link = _derive(link, "next")
-        return Secrets(round_number, link, self.salt)
-
-    def keys(self, round_number: int, release: str) -> RoundKeys:
-        """The keys of one release of a round. Another release draws another cohort."""
-        link = self.at(round_number).link
-        return RoundKeys(*(_derive(link, f"{use} {release}") for use in RoundKeys._fields))
-
-    def noise_key(self, round_number: int, release: str, digest: bytes) -> bytes:
-        """The key of a release's noise, from the digest of the exact sum: two different sums never share noise."""
-        return hmac.digest(self.at(round_number).link, f"noise {release} ".encode() + digest, "sha256")
-
-    def tag(self, release: str, digest: bytes) -> str:
-        """What is kept to recognise a sum. Without the salt it reveals nothing."""
-        return hmac.digest(self.salt, f"sum {release} ".encode() + digest, "sha256").hex()
-
-    def seal(self, round_number: int, contents: str) -> bytes:
-        """What is kept to recognise the checkpoint that this run made after a round."""
-        return hmac.digest(self.salt, f"checkpoint {round_number} {contents}".encode(), "sha256")
-
-    def name(self) -> str:
-        """A name for the run."""
-        return self.blind("name")[:12]
+    def __repr__(self) -> str:  # never print a key into a log or a traceback
+        return f"{type(self).__name__}()"
 
     def blind(self, text: str) -> str:
         """A name for a text. Without the salt it reveals nothing."""
@@ -98,95 +63,108 @@ class Secrets:
         """A key that stays the same through a run."""
         return _derive(self.salt, f"key of {use}")
 
-    def save(self, folder: Path, seal: bytes, noise: Mapping[str, np.ndarray] | None = None) -> None:
-        """Write the link, its checkpoint's seal, the state of the noise and, once, the salt: for the owner alone."""
+    def tag(self, contents: bytes) -> str:
+        """What is kept to recognise the state of the noise. Without the salt it reveals nothing."""
+        return hmac.digest(self.salt, contents, "sha256").hex()
+
+
+@dataclass(frozen=True, repr=False)
+class Secrets(Salt):
+    """The keys of the rounds up to the next checkpoint.
+
+    Attributes:
+        stretch: from which the keys of these rounds are derived.
+        is_seeded: do all keys follow from seed and round? Who knows the seed can then undo the noise.
+    """
+
+    stretch: bytes
+    is_seeded: bool = False
+
+    @staticmethod
+    def fresh() -> Secrets:
+        return Secrets(os_entropy.token_bytes(_SIZE), os_entropy.token_bytes(_SIZE))
+
+    @staticmethod
+    def seeded(seed: int, context: str = "") -> Secrets:
+        """For tests and reproductions: a person who knows the seed can remove the noise.
+
+        The context (recipe, store and start) keeps two seeded runs from sharing noise, which would cancel between them.
+        """
+        root = hashlib.blake2b(f"seed {seed} {context}".encode(), digest_size=_SIZE, person=b"sottovoce").digest()
+        return Secrets(_derive(root, "salt"), _derive(root, "chain"), is_seeded=True)
+
+    def keys(self, round_number: int) -> RoundKeys:
+        """The keys of a round, up to its sum."""
+        return RoundKeys(*(_derive(self.stretch, f"{use} {round_number}") for use in RoundKeys._fields))
+
+    def noise_key(self, round_number: int) -> bytes:
+        """A key for the noise of one round: another one each time, but in a seeded run."""
+        return _derive(self.stretch, f"noise {round_number}") if self.is_seeded else os_entropy.token_bytes(_SIZE)
+
+    def name_of(self, round_number: int) -> str:
+        """A name for a round, by which devices know its task. It is the same if the round is done again."""
+        return _derive(self.stretch, f"name {round_number}")[:8].hex()
+
+    def next(self) -> Secrets:
+        """The keys of the rounds after the next checkpoint."""
+        return self if self.is_seeded else replace(self, stretch=os_entropy.token_bytes(_SIZE))
+
+    def save(self, folder: Path, round_number: int, noise: Mapping[str, np.ndarray] | None = None) -> str | None:
+        """Write the keys beside the checkpoint of a round, the state of the noise and, once, the salt: for the owner
+        alone.
+
+        Returns:
+            The tag of the state of the noise, if there is any.
+        """
         make_folder(folder, 0o700)
         if not (folder / _SALT).exists():
             write_aside(folder / _SALT, self.salt, private=True)
-        if noise:
-            write_aside(_file(folder, self.round, "noise"), to_bytes(dict(noise)), private=True)
-        write_aside(_file(folder, self.round, "seal"), seal, private=True)
-        write_aside(_file(folder, self.round, "key"), self.link, private=True)
+        write_aside(_file(folder, round_number, "key"), self.stretch, private=True)
+        if not noise:
+            return None
+        contents = to_bytes(dict(noise))
+        write_aside(_file(folder, round_number, "noise"), contents, private=True)
+        return self.tag(contents)
 
     @staticmethod
-    def load(folder: Path, round_number: int) -> Secrets:
-        """The link saved for a round."""
-        if not folder.exists():  # as `erase` leaves it
-            raise DamagedRun(f"{folder.parent} was released, and its secrets were erased; start another run")
-        return Secrets(round_number, _read(_file(folder, round_number, "key")), _read(folder / _SALT))
-
-    @staticmethod
-    def load_any(folder: Path) -> Secrets:
-        """The oldest link that is kept."""
-        rounds = sorted(int(path.stem.removeprefix("round-")) for path in folder.glob("round-*.key"))
-        return Secrets.load(folder, rounds[0] if rounds else 1)
+    def of(folder: Path, round_number: int, *, is_seeded: bool) -> Secrets:
+        """The keys that lie beside the checkpoint of a round."""
+        return Secrets(Salt.load(folder).salt, _read(_file(folder, round_number, "key")), is_seeded)
 
     @staticmethod
     def are_whole(folder: Path) -> bool:
         """Are they there, with nothing erased?"""
         return (folder / _SALT).exists()
 
-    @staticmethod
-    def read_seal(folder: Path, round_number: int) -> bytes:
-        """The seal of the checkpoint before a round."""
-        return _read(_file(folder, round_number, "seal"))
-
-    @staticmethod
-    def read_noise(folder: Path, round_number: int) -> dict[str, np.ndarray]:
-        """The state of the noise before a round; empty where rounds have independent noise."""
+    def read_noise(self, folder: Path, round_number: int, tag: str) -> dict[str, np.ndarray]:
+        """The state of the noise that the checkpoint of a round names."""
         path = _file(folder, round_number, "noise")
-        return load_arrays(path, "start another run") if path.exists() else {}
+        then = "put it back, or start another run"
+        if not path.exists() or not hmac.compare_digest(self.tag(path.read_bytes()), tag):
+            raise DamagedRun(f"{path} is not the state of the noise after round {round_number}; {then}")
+        return load_arrays(path, then)
 
     @staticmethod
     def noise_bytes(folder: Path) -> int:
-        """The size of the newest state of the noise; 0 where rounds have independent noise."""
-        files = sorted(folder.glob("round-*.noise"))
-        return files[-1].stat().st_size if files else 0
+        """The size of the state of the noise; 0 where rounds have independent noise."""
+        return max((path.stat().st_size for path in folder.glob("round-*.noise")), default=0)
 
     @staticmethod
-    def forget(folder: Path, kept: int) -> None:
-        """Erase all but the newest links, with the seals, tags and noise states of their rounds."""
-        for old in sorted(folder.glob("round-*.key"))[:-kept]:
-            for suffix in (".seal", ".sums", ".noise"):
-                old.with_suffix(suffix).unlink(missing_ok=True)
-            old.unlink()
+    def forget(folder: Path, round_number: int) -> None:
+        """Erase the keys and the states of the noise that are not of this round."""
+        kept = _file(folder, round_number, "key").stem
+        for path in folder.glob("round-*"):
+            if path.stem != kept:
+                path.unlink()
 
     @staticmethod
     def erase(folder: Path) -> None:
-        """Erase everything: links, salt and lease. The salt goes first: without it, none of the others is of use."""
+        """Erase everything. The salt goes first: without it, none of the others is of use."""
         if folder.exists():
             for path in sorted(folder.iterdir(), key=lambda path: path.name != _SALT):
                 path.unlink()
             folder.rmdir()
             sync_folder(folder.parent)
-
-
-class Sums:
-    """For each release its sum's tag, a keyed hash: the same sum is recognised after a crash.
-
-    A plain hash would let a person who guesses a sum confirm it and remove the noise. A damaged tag counts as none.
-    """
-
-    def __init__(self, folder: Path):
-        self._folder = folder
-        self._tags: dict[str, str] = {}
-        for path in sorted(folder.glob("round-*.sums")):
-            for line in path.read_text(encoding="latin-1").split("\n"):
-                name, _, tag = line.partition(" ")
-                if (len(name), len(tag)) == (_NAME, _TAG):
-                    self._tags[name] = tag
-
-    def tag_of(self, release: str) -> str | None:
-        return self._tags.get(release)
-
-    def keep(self, first_round: int, release: str, tag: str) -> None:
-        """Put a tag on disk before returning. It is erased with the link of `first_round`."""
-        path = _file(self._folder, first_round, "sums")
-        new = not path.exists()
-        append_synced(path, f"\n{release} {tag}".encode(), private=True)  # newline first: a torn line spoils no other
-        if new:
-            sync_folder(self._folder)
-        self._tags[release] = tag
 
 
 def _file(folder: Path, round_number: int, kind: str) -> Path:

@@ -58,7 +58,7 @@ def release(
     """The half of a round after the sum: estimate, pay, add noise, step."""
     mechanism, number = algorithm.mechanism, state.round + 1
     estimate = mechanism.estimate(summed.total, summed.weight, summed.bits)  # f̃ = Σ w_k Δ_k / qW
-    noise_key = payment.charge(mechanism.event(number), summed)  # on disk before any noise; it depends on the sum
+    noise_key = payment.charge(mechanism.event(number))  # on disk before anything of the round is shown
 
     def step(noised: Estimate, noise: NoiseState) -> tuple[ServerState, Estimate]:
         norms = mechanism.next_clip_norms(state.clip_norms, noised)

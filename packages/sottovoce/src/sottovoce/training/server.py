@@ -37,9 +37,13 @@ class ServerState(NamedTuple):
         """The state of the noise, to be kept with the secrets."""
         return _to_arrays(self.noise)
 
-    def load(self, round_number: int, arrays: Mapping[str, np.ndarray], noise: Mapping[str, np.ndarray]) -> ServerState:
+    def load(self, round_number: int, arrays: Mapping[str, np.ndarray]) -> ServerState:
         """The state that was saved, in the structure of this one."""
-        return ServerState(round_number, *_from_arrays(self._saved, arrays), noise=_from_arrays(self.noise, noise))
+        return ServerState(round_number, *_from_arrays(self._saved, arrays), noise=self.noise)
+
+    def with_noise(self, arrays: Mapping[str, np.ndarray]) -> ServerState:
+        """The same, with the state of the noise that was saved with the secrets."""
+        return self._replace(noise=_from_arrays(self.noise, arrays))
 
     @property
     def _saved(self) -> tuple[Any, ...]:

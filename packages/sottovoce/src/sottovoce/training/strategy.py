@@ -13,7 +13,6 @@ from sottovoce.data.store import Store
 from sottovoce.training.round import play_round
 from sottovoce.training.server import ServerState
 from sottovoce.training.types import Algorithm, CohortSum, Payment, Payments, RoundObserver, RoundResult, SumUpdates
-from sottovoce_evidence.errors import AnotherSum
 
 
 class Work(NamedTuple):
@@ -32,7 +31,7 @@ class Strategy(ABC):
     """
 
     federated: ClassVar[bool] = True  # do devices send updates?
-    layout: ClassVar[str | None] = None  # how users are laid out, if not in blocks: part of the fingerprint of a run
+    layout: ClassVar[str | None] = None  # how users are laid out, if not in blocks
 
     def start(self, state: ServerState) -> ServerState:
         """The state before the first round. What it keeps from round to round goes into `state.kept`."""
@@ -65,13 +64,7 @@ def play_rounds(
     last: int,
     payments: Payments,
 ) -> Iterator[tuple[ServerState, RoundResult]]:
-    """The rounds that are left, up to and including `last`.
-
-    A round that was paid for with another sum is played again, as another attempt with another cohort.
-    """
+    """The rounds that are left, up to and including `last`."""
     while state.round < last:
-        try:
-            state, result = play(state, payments.begin(state.round + 1))
-        except AnotherSum:
-            continue
+        state, result = play(state, payments.begin(state.round + 1))
         yield state, result

@@ -70,24 +70,17 @@ class RoundKeys(Protocol):
 
 
 class Payment(Protocol):
-    """One attempt at a round. `runs.payments` has the one that charges."""
+    """The payment of one round. `runs.payments` has the one that charges."""
 
     @property
     def keys(self) -> RoundKeys: ...
     @property
     def name(self) -> str: ...
-
-    def charge(self, event: Event, total: CohortTotals | None) -> bytes:
-        """Write the charge to disk; then give the key of the noise for this sum alone.
-
-        Raises:
-            AnotherSum: this attempt was paid for with another sum.
-        """
-        ...
+    def charge(self, event: Event) -> bytes: ...  # queues the line of the round; the key of its noise
 
 
 class Payments(Protocol):
-    def begin(self, round_number: int) -> Payment: ...  # the next attempt at a round
+    def begin(self, round_number: int) -> Payment: ...
 
 
 class RoundResult(Protocol):

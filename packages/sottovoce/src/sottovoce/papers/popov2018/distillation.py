@@ -58,7 +58,7 @@ class Distillation(Strategy):
         task = Task(state.params, cohort, clip_norms, local_key(payment.keys.local))
         returned, known = collect(algorithm, task, work.store)
         # No noise is drawn: its secret makes the server's own randomness.
-        secret = payment.charge(mechanism.event(number), None)
+        secret = payment.charge(mechanism.event(number))
         state, losses, not_finite = distil(algorithm, self, state, work.store, returned, secret)
         return state, DistillationRound(known, losses, not_finite)
 

@@ -52,7 +52,7 @@ class Central(Strategy):
         number, local = state.round + 1, algorithm.user_update
         rows = self.rows(work.store.users, number)
         text = join_texts(work.store, rows)
-        payment.charge(algorithm.mechanism.event(number), None)
+        payment.charge(algorithm.mechanism.event(number))
         lesson = Lesson(
             batches=in_lanes(text, local.batch, local.unroll, local.bos),
             steps=int(local_steps(text.length, local.batch, local.unroll)),
