@@ -15,7 +15,6 @@ from scores import score
 from sottovoce.cli import display
 from sottovoce.cli.display import (
     gentle_stop,
-    least_epsilon,
     print_columns,
     print_json,
     print_rows,
@@ -30,7 +29,6 @@ from sottovoce.runs.baselines import Baselines
 
 def test_a_cost_is_rounded_up_and_what_was_shown_down():
     assert float(shown_epsilon(1.2341)) >= 1.2341
-    assert float(least_epsilon(1.2349)) <= 1.2349
     assert shown_epsilon("infinity") == shown_epsilon(float("inf"))
 
 
