@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from tiny_run import make_store
 
@@ -276,3 +277,17 @@ def test_the_seconds_of_a_round_include_the_wait_for_its_sum(recipe, tmp_path, m
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     sottovoce.train(recipe.replace(privacy={"mode": mode}, run={"rounds": 2}), tmp_path / "run")
     assert [line["seconds"] for line in RunFolder.open(tmp_path / "run").diagnostics.read()] == [5.0, 5.0]
+
+
+def test_weights_that_are_not_finite_are_committed_and_gone_on_with(recipe, store, tmp_path):
+    """No code between the noise and the commit fails by a value: it would choose among noises."""
+    wild = recipe.replace(
+        privacy={"noise_multiplier": 1e5, "clip_norm": 1e8},
+        server={"learning_rate": 1e37},
+        run={"rounds": 4, "evaluate_every": 1, "checkpoint_every": 2},
+    )
+    asked = iter([False, False, True])
+    stopped = sottovoce.train(wild, tmp_path / "run", stop=lambda: next(asked))
+    assert (stopped.round, stopped.evaluation.perplexity) == (3, np.inf)
+    assert sottovoce.resume(tmp_path / "run").round == 4
+    assert [line["round"] for line in RunFolder.open(tmp_path / "run").record.read()] == [1, 2, 3, 4]

@@ -42,7 +42,7 @@ from sottovoce_evidence.statement import AuditOutcome, ChosenFacts, Evidence, St
 SCORE = "the perplexity of public text"
 DISTRIBUTIONS = ("logarithmic", "geometric")  # with one run at least
 _LEDGER = ("ledger.jsonl", "ledger.head")
-_NOT_LINKED = (*_LEDGER, "holders", "evaluations")
+_NOT_LINKED = (*_LEDGER, "ledger.charged", "evaluations")
 
 
 @dataclass(frozen=True)

@@ -277,7 +277,7 @@ def damaged(folder: Path, what: str) -> SottoError:
 
 def was_charged(folder: Path) -> bool:
     """Were the people of a store charged, as far as its files tell?"""
-    return any((folder / name).exists() for name in (LEDGER, "ledger.head", "holders"))
+    return any((folder / name).exists() for name in (LEDGER, "ledger.head", "ledger.charged"))
 
 
 def _remedy(folder: Path) -> str:

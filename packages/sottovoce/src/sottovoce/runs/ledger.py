@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sottovoce.files import sync_folder, write_aside
+from sottovoce.files import FULL, sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain, damaged, readable
 from sottovoce_evidence.accounting import Event, NonPrivate, event_from_json, total_of
 from sottovoce_evidence.accounting.events import HELD_OUT
@@ -210,6 +210,8 @@ class StoreLedger:
                 _refuse_emptied(self._chain)
                 yield self._chain
         except OSError as error:
+            if error.errno in FULL:  # it may be another disk, whose file the error names
+                raise
             raise SottoError(
                 f"cannot write the store's ledger {self.path} ({error}); private training must be charged to it"
             ) from None
