@@ -143,7 +143,8 @@ HEADER = (
 @contextmanager
 def less_noise(share: float) -> Iterator[None]:
     real = mechanism._noised
-    with mock.patch.object(mechanism, "_noised", lambda part, std, *rest: real(part, share * std, *rest)):
+    less = lambda part, scale, *rest: real(part, scale._replace(std=share * scale.std), *rest)  # noqa: E731
+    with mock.patch.object(mechanism, "_noised", less):
         yield
 
 
@@ -151,9 +152,7 @@ def less_noise(share: float) -> Iterator[None]:
 def noise_used_again() -> Iterator[None]:
     """Every round has the noise of the same key."""
     real = mechanism._noised
-    with mock.patch.object(
-        mechanism, "_noised", lambda part, std, step, key, *rest: real(part, std, step, bytes(32), *rest)
-    ):
+    with mock.patch.object(mechanism, "_noised", lambda part, scale, key, *rest: real(part, scale, bytes(32), *rest)):
         yield
 
 

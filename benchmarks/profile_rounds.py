@@ -33,7 +33,7 @@ import jax
 from workloads import WORKLOADS
 
 from sottovoce.commands.bench import play_next
-from sottovoce.privacy import fixed_point, mechanism, noise
+from sottovoce.privacy import mechanism, noise
 from sottovoce.runs import payments
 from sottovoce.training import cohort_sum, server
 from sottovoce.training import round as one_round
@@ -44,7 +44,6 @@ ON_THE_HOST = [
     (cohort_sum, "_add_block"),
     (one_round, "release"),
     (payments.Unpaid, "charge"),
-    (fixed_point, "digest_in_lanes"),
     (mechanism.Mechanism, "add_noise"),
     (noise, "_draw"),
     (mechanism, "_add_steps"),

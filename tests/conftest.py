@@ -48,6 +48,7 @@ if "config-of-tests-" not in os.environ.get("XDG_CONFIG_HOME", ""):
 
 import pytest
 from hypothesis import settings
+from second_opinions import losses_once  # noqa: F401
 
 from kinds import FAMILY
 

@@ -10,10 +10,16 @@ class Free:
 
     def __init__(self, keys: RoundKeys | None = None, secrets: Secrets | None = None, round_number: int = 1):
         self.secrets, self.round = secrets or Secrets.seeded(3), round_number
-        self.keys, self.name = keys or self.secrets.keys(round_number), self.secrets.name_of(round_number)
+        self.keys = keys or self.secrets.keys(round_number)
+
+    def ask(self) -> bool:
+        return True
 
     def charge(self, event) -> bytes:
         return self.secrets.noise_key(self.round)
+
+    def once_committed(self, show) -> None:
+        show()
 
 
 class AllFree:

@@ -59,9 +59,9 @@ def membership(number: int, count: int) -> Membership:
     return Membership(node_key(number)[0], members_of(count))
 
 
-def some_task(number: int = 1, attempt: str = "a") -> Task:
+def some_task(number: int = 1) -> Task:
     norms = MECHANISM.clip_norms(number, MECHANISM.start())
-    return Task("1", "f", "v", "spring", number, attempt, {}, norms, np.zeros(2, np.uint32), [])
+    return Task("1", "f", "v", "spring", number, {}, norms, np.zeros(2, np.uint32), [])
 
 
 def some_sums(generator: np.random.Generator, users: int = 3) -> Contribution:

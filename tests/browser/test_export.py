@@ -15,7 +15,7 @@ from typing_world import make_run
 from family import FAMILY, of_family
 from sottovoce.cli.main import main
 from sottovoce.commands import convert
-from sottovoce.commands.export import export_run, find_export
+from sottovoce.commands.export import find_export
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
@@ -78,17 +78,6 @@ def test_an_export_says_what_it_is(runs, exports):
     assert find_export(runs[0]) == find_export(exports[0]) == exports[0]
 
 
-def test_a_changed_graph_and_a_taken_folder_are_refused(runs, exports, tmp_path):
-    import shutil
-
-    copy = shutil.copytree(exports[0], tmp_path / "copy")
-    (copy / "step.onnx").write_bytes((exports[1] / "step.onnx").read_bytes())
-    with pytest.raises(SottoError, match=r"step\.onnx is not the file that was exported"):
-        read_manifest(copy)
-    with pytest.raises(SottoError, match="exists and is not an empty folder"):
-        export_run(runs[0], copy)
-
-
 def test_eight_bits_are_smaller_and_say_what_they_cost(tmp_path, capsys):
     corpus = tmp_path / "corpus.jsonl"
     corpus.write_text("".join(json.dumps({"user": f"u{n}", "text": "the time of day " * 4}) + "\n" for n in range(20)))
@@ -123,12 +112,3 @@ def test_an_export_leaves_no_trace_for_the_makers_of_onnxruntime(runs, tmp_path)
     subprocess.run(command, env={"PATH": os.environ["PATH"], "HOME": str(home)}, check=True)
     assert (tmp_path / "out").exists()
     assert not list(home.rglob("*onnxruntime*")), "an id and events wait there to be sent"
-
-
-def test_without_the_extra_the_error_says_how_to_get_it(runs, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "jax2onnx", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["export", str(runs[0]), "--out", str(tmp_path / "out")])
-    assert ended.value.code == 2
-    assert capsys.readouterr().err == "error: export needs jax2onnx; `pip install 'sottovoce[export]'`\n"
-    assert not (tmp_path / "out").exists()

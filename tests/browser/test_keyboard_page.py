@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,6 @@ from typing_world import SECRETS, keyboard, make_run, picture, plain_server, set
 from sottovoce.cli.main import main
 from sottovoce.commands.export import export_run
 from sottovoce.commands.model_folder import ModelFolder
-from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.keystrokes import letters_to_type
 from sottovoce.evaluation.suggestions import suggest
@@ -86,72 +84,6 @@ def test_a_language_without_spaces_is_typed_without_them(watched, tmp_path):
         picture(page, "keyboard-chinese")
 
 
-def test_a_writer_is_chosen_where_a_model_has_contexts(watched, one_model, tmp_path):
-    page = watched(one_model)
-    assert page.locator("select").is_hidden()
-    known = ["de", "en"]
-    runs = [
-        make_run(tmp_path / "words", tokenizer=Vocabulary.public(400).with_contexts(known)),
-        make_run(tmp_path / "bytes", tokenizer=Subwords.of_bytes().with_contexts(known)),
-    ]
-    for run in runs:
-        export_run(run, run / "onnx")
-    with keyboard(*runs) as address:
-        page = watched(address)
-        page.get_by_label("Your text").fill("so, t")
-        settle(page)
-        for number, run in enumerate(runs):
-            model, tokenizer = (folder := ModelFolder.open(run)).model, folder.tokenizer
-            menu, found = page.get_by_label("writing as").nth(number), []
-            assert menu.locator("option").all_inner_texts() == ["anyone", *known]
-            for value in (None, "en", "de"):
-                menu.select_option(label=value or "anyone")
-                found.append(words(page, number))
-                expected = suggest(model, tokenizer, "so,", typed="t", context=value)
-                assert found[-1] == [word for word, _ in expected]
-            assert found[1] != found[2]
-        picture(page, "keyboard-contexts")
-
-
-def test_capitals_stay_and_digits_are_digits(watched, one_model):
-    page = watched(one_model)
-    field = page.get_by_label("Your text")
-    typing(page, "WH")
-    first = words(page)[0]
-    assert first.startswith("WH")
-    page.keyboard.press("Alt+1")
-    assert field.input_value() == f"{first} "
-    typing(page, "13 or 2")
-    assert field.input_value() == f"{first} 13 or 2"
-
-
-def test_a_sentence_and_i_begin_with_a_capital(watched, one_model):
-    page = watched(one_model)
-    field = page.get_by_label("Your text")
-    assert all(word[0].isupper() for word in words(page) if word[0].isalpha())
-    first = words(page)[0]
-    page.keyboard.press("Alt+1")  # by Tab one leaves an empty field
-    assert field.input_value() == f"{first} "
-    field.fill("well, t")
-    assert all(word.startswith("t") for word in words(page))
-    field.fill("so. t")
-    assert all(word.startswith("T") for word in words(page))
-    field.fill("and i")
-    offered = words(page)
-    assert all((word[0] == "I") == (word.lower() == "i" or word.lower().startswith("i'")) for word in offered)
-
-
-def test_letters_that_begin_no_word_are_named(watched, one_model):
-    page = watched(one_model)
-    typing(page, "the Zzq")
-    assert page.locator(".none").inner_text() == "No word begins with “Zzq”."
-    assert keys(page).first.is_hidden()
-    page.get_by_label("Your text").fill("the ")
-    settle(page)
-    assert page.locator(".none").is_hidden()
-    assert keys(page).first.is_visible()
-
-
 def test_a_phone_has_a_drawn_keyboard(watched, one_model):
     page = watched(one_model, viewport={"width": 390, "height": 844}, has_touch=True)
     field, board = page.get_by_label("Your text"), page.locator("#board")
@@ -177,22 +109,6 @@ def test_a_phone_has_a_drawn_keyboard(watched, one_model):
     assert board.is_hidden()
     assert field.get_attribute("inputmode") == "text"
     assert watched(one_model).locator("#board").is_hidden()  # a wide screen has a keyboard of its own
-
-
-def test_the_field_can_be_left_by_keyboard_and_every_key_reached(watched, one_model):
-    page = watched(one_model)
-    typing(page, "the ")
-    page.keyboard.press("Escape")
-    page.keyboard.press("Tab")
-    focused = page.evaluate("document.activeElement.getAttribute('aria-label')")
-    assert focused == f"{words(page)[0]}, key 1"
-    page.keyboard.press("Tab")
-    second = words(page)[1]
-    page.keyboard.press("Enter")
-    settle(page)
-    assert page.get_by_label("Your text").input_value() == f"the {second} "
-    assert page.evaluate("document.activeElement.id") == "text"
-    assert page.get_by_role("group", name="Suggestions of not-private").get_by_role("button").count() == 3
 
 
 def test_no_request_carries_what_is_typed(watched, one_model, two_models):
@@ -315,17 +231,6 @@ def test_an_exported_page_types_from_any_folder_of_any_server_and_offline(watche
     page.wait_for_selector("#text:enabled")
     typing(page, "what do you th")
     assert words(page)[0].startswith("th")
-
-
-def test_a_port_that_is_taken_is_refused(exports, capsys):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        for port, said in ((taken.getsockname()[1], "cannot listen on 127.0.0.1:"), (70000, "--port 70000 must be in")):
-            with pytest.raises(SystemExit) as ended:
-                main(["keyboard", str(exports[0]), "--port", str(port)])
-            assert ended.value.code == 2
-            assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
 def test_a_model_with_eight_bits_types_in_the_page(watched, runs, tmp_path):

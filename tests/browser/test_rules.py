@@ -93,31 +93,6 @@ def test_a_page_tells_whether_its_browser_cuts_alike(in_page, code):
     assert alike == [found == rules["sample"]["tokens"], False]
 
 
-def test_the_word_being_typed_in_other_languages(in_page):
-    cases = {
-        ("fr", "L'ho"): (["l", "'"], "ho"),
-        ("tr", "BU I"): (["bu"], "ı"),
-        ("hi", "में हि"): (["में"], "हि"),
-        ("th", "ฉันรัก"): (["ฉัน"], "รัก"),
-        ("zh", "我们今天"): (["我们"], "今天"),
-    }
-    given = [{"text": text, "rules": rules_of(code)} for code, text in cases]
-    found = in_page("tokens.js", "({text, rules}) => m.split(text, () => false, rules)", given)
-    assert [(one["tokens"], one["typed"]) for one in found] == list(cases.values())
-
-
-def test_a_text_is_cut_where_the_word_being_typed_begins(in_page):
-    cases = {
-        "": ([], ""), "see you": (["see"], "you"), "see you ": (["see", "you"], ""), "Well, Do": (["well", ","], "do"),
-        "don'": ([], "don'"), "DON’T": ([], "don't"), "the zz'": (["the", "zz", "'"], ""),
-        "at 1:3": (["at", "1", ":"], "3"), "go.": (["go", "."], ""), "<url>": (["<url>"], ""),
-        "say 'he": (["say", "'"], "he"),
-    }  # fmt: skip
-    code = '(text) => m.split(text, (typed) => "don\'t".startsWith(typed))'
-    found = in_page("tokens.js", code, list(cases))
-    assert [(one["tokens"], one["typed"]) for one in found] == list(cases.values())
-
-
 def test_words_and_ids_are_those_of_the_vocabulary(in_page):
     vocabulary = Vocabulary.public(3000)
     code = """(words) => { const v = new m.Vocabulary(words, {"<bos>": 0, "<eos>": 1, "<unk>": 2});
@@ -151,14 +126,3 @@ def test_suggestions_and_keystrokes_are_those_of_the_metric(in_page):
     ):
         assert offered == [offer(scores, vocabulary, some, 3) for some in typed]
         assert letters == [letters_to_type(word, scores, vocabulary) for word in words]
-
-
-def test_what_a_suggestion_filled_in_is_counted_through_edits(in_page):
-    code = (
-        """({before, given, after}) => { const now = m.carryOver(before, given, after); return m.count(after, now); }"""
-    )
-    word = {"before": "hello ", "given": [False, False, True, True, True, True]}
-    found = in_page(
-        "suggestions.js", code, [word | {"after": text} for text in ("hello t", "help", "say hello ", "", "é🙂")]
-    )
-    assert [(one["typed"], one["saved"]) for one in found] == [(3, 3), (3, 1), (5, 3), (0, 0), (2, 0)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -14,11 +13,8 @@ import pytest
 from watching_world import ARTEFACTS, make_files, play, watching
 
 import sottovoce
-from scores import score
-from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import Lines
-from sottovoce_evidence.files import pretty, sealed
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
 from tiny_run import StopAfter, make_recipe, make_store
@@ -137,30 +133,6 @@ def test_state_and_time_left_are_known_at_once(shown, tmp_path):
             page.locator(".state[data-kind=compiling]").wait_for()
             assert fact(page, "Time left") == "–"
         page.locator(".state[data-kind=stopped]").wait_for()
-        page.close()
-
-
-def test_values_are_shown_under_the_pointer(shown, tmp_path):
-    run = make_files(tmp_path / "run", planned=60)
-    found = Baselines(start="base english", token=".", constant=score(9, 0.05, 0.1, 0.15, math.inf))
-    RunFolder(run).baselines_file.write_bytes(pretty(sealed(found.to_json())))
-    with watching(run) as address:
-        page = shown(address)
-        page.wait_for_selector("#figure-accuracy .line")
-        rows = {row[0]: row[1:] for row in numbers(page, "accuracy")}
-        assert rows["round"] == ["top-5", "top-3", "top-1", "always “.”"]
-        plot, tip = page.locator("#figure-accuracy svg"), page.locator("#figure-accuracy .tip")
-        assert tip.is_hidden()
-        box = plot.bounding_box()
-        plot.hover(position={"x": box["width"] * 0.02, "y": 60})
-        shown_values = tip.locator("div").all_inner_texts()
-        names = rows["round"][:3]
-        assert shown_values == ["round 5", *(f"{name}: {value}" for name, value in zip(names, rows["5"], strict=False))]
-        play(run, range(40, 41), planned=60)  # drawn again: the values stay
-        wait_for(page, "Round", "40")
-        assert tip.locator("div").all_inner_texts() == shown_values
-        page.mouse.move(0, 0)
-        tip.wait_for(state="hidden")
         page.close()
 
 

@@ -96,10 +96,11 @@ class World:
         logs = [*self.folder.glob("log-*"), *self.folder.glob("federation/link/*.log")]
         return "\n".join(f"== {path.name}\n{path.read_text()[-2000:]}" for path in logs)
 
-    def joined(self, name: str) -> dict[str, list[int]]:
+    def joined(self, name: str) -> dict[int, list[int]]:
+        """The rows of a device that joined, by round: of one run."""
         path = self.folder / "devices" / name / "participation.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
-        return {line["release"]: line["rows"] for line in map(json.loads, lines)}
+        return {line["round"]: line["rows"] for line in map(json.loads, lines) if "rows" in line}
 
 
 @contextmanager

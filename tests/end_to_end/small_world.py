@@ -34,7 +34,7 @@ WORDS = [
     "water",
 ]
 PEOPLE = 30
-MODEL_FILES = ("model/weights.safetensors", "model/vocabulary.txt", "record.jsonl", "ledger.jsonl", "recipe.toml")
+MODEL_FILES = ("model/weights.safetensors", "model/vocabulary.txt", "record.jsonl", "recipe.toml")
 
 
 @dataclass(frozen=True)

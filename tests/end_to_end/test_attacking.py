@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from small_world import Refused, Sotto, World, call, files_of, parse_json, write_checksums, write_corpus
+from small_world import Sotto, World, call, files_of, parse_json, write_corpus
 
 pytestmark = pytest.mark.slow  # a model is trained by heart
 
@@ -112,32 +112,3 @@ def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_i
     assert sotto("report", run).status == sotto("report", run, "--internal").status == 0
     assert row["result"] not in (run / "report.html").read_text()
     assert row["result"] in (run / "report-internal.html").read_text()
-
-
-def test_what_cannot_be_attacked_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
-    assert "--references 3 must be 0" in refused("audit", "membership", run, "--references", 3)
-    assert "--users 4 must be at least 5" in refused("audit", "membership", run, "--users", 4)
-    assert "--confidence 95 must be" in refused("audit", "membership", run, "--confidence", 95)
-    assert "holds no run" in refused("audit", tmp_path / "nothing")
-
-
-def test_accuracy_by_band_and_by_group_beside_another_run(sotto: Sotto, world: World, run: Path) -> None:
-    parts = ("--by-band", "--by-group", "--beside", world.run)
-    found = sotto("evaluate", run, *parts, "--json").json()
-    assert sum(row["share"] for row in found["by_band"]) == pytest.approx(1)
-    assert sum(row["share"] * row["top1"] for row in found["by_band"]) == pytest.approx(found["top1"])
-    whole = sum(row["share"] * row["beside"]["top1"] for row in found["by_band"])
-    assert whole == pytest.approx(found["beside"]["top1"])
-    assert found["by_group"] == {}  # five users are too few
-    shown = sotto("evaluate", run, *parts)
-    assert "too few users to put them into groups" in shown.out
-    assert "points lost" in shown.out
-    assert "marks and ends of texts" in shown.out
-
-
-def test_a_run_with_other_words_is_no_neighbour(refused: Refused, run: Path, tmp_path: Path) -> None:
-    renamed = Path(shutil.copytree(run, tmp_path / "renamed"))
-    words = renamed / "model/vocabulary.txt"
-    words.write_text(words.read_text().replace("kettle", "teapot"))
-    write_checksums(renamed)
-    assert "different vocabularies" in refused("evaluate", run, "--beside", renamed)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
-import shutil
 import stat
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from small_world import Refused, Sotto, World, call, files_of, parse_json, write_checksums
+from small_world import Sotto, World, call, files_of, parse_json
 
 from sottovoce.audit.retrain import Retraining, train_without
 from sottovoce.audit.tails import fit_tail
@@ -99,54 +97,6 @@ def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
     estimate = f"ε ≈ {other['epsilon']:.3g}"
     assert estimate not in (run / "report.html").read_text()
     assert estimate in (run / "report-internal.html").read_text()
-
-
-@pytest.mark.slow
-def test_what_is_no_pair_is_refused(refused: Refused, run: Path, without: Path, tmp_path: Path) -> None:
-    assert "--leave-out" in refused("audit", "tails", run)
-    assert "one of the two" in refused("audit", "tails", run, without, "--leave-out", 1)
-    assert "the run itself" in refused("audit", "tails", run, run, *FEW)
-    assert "holds no run" in refused("audit", "tails", run, tmp_path / "nothing", *FEW)
-    assert "at least 100" in refused("audit", "tails", run, without, "--texts", 50)
-    line = refused("audit", "tails", run, without, *FEW, "--delta", 0.2)
-    assert "--delta 0.2 must be above 0 and below 0.062" in line
-    line = refused("audit", "tails", run, "--leave-out", 26, *FEW)
-    assert re.search(r"--leave-out 26 must be from 1 to (1\d|2[0-5]), the users who take part", line)
-    assert "--leave-out -1" in refused("audit", "tails", run, "--leave-out", -1, *FEW)
-
-
-@pytest.mark.slow
-def test_runs_that_differ_by_more_than_a_user_are_refused(refused: Refused, run: Path, without: Path, tmp_path) -> None:
-    changed = Path(shutil.copytree(without, tmp_path / "changed"))
-    recipe = changed / "recipe.toml"
-    recipe.write_text(recipe.read_text().replace("seed = 3", "seed = 4"))
-    assert "run.seed is 3" in refused("audit", "tails", run, changed, *FEW)
-    renamed = Path(shutil.copytree(without, tmp_path / "renamed"))
-    words = renamed / "model/vocabulary.txt"
-    words.write_text(words.read_text().replace("kettle", "teapot"))
-    write_checksums(renamed)
-    assert "different vocabularies" in refused("audit", "tails", run, renamed, *FEW)
-
-
-@pytest.mark.slow
-def test_models_that_are_the_same_have_epsilon_zero_and_no_figure(sotto: Sotto, run: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "copy"))
-    found = sotto("audit", "tails", run, copy, *FEW, "--json").json()
-    assert found["epsilon"] == 0
-    assert [pair["alpha"] for pair in found["pairs"]] == ["infinity", "infinity"]
-    assert not (run / "audit/tails.png").exists()
-    shown = sotto("audit", "tails", run, copy, *FEW)
-    assert "∞" in shown.out
-    assert "(estimate): ε ≈ 0 " in shown.out
-
-
-@pytest.mark.slow
-def test_a_damaged_audit_is_told(sotto: Sotto, run: Path) -> None:
-    (run / "audit").mkdir()
-    (run / "audit/tails.json").write_text("{")
-    outcome = sotto("report", run, "--internal")
-    assert outcome.status == 2
-    assert "audit again" in outcome.err
 
 
 @pytest.mark.slow

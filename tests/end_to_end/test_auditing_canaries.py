@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_world import Refused, Sotto, World, call, files_of, parse_json, read_lines
+from small_world import Sotto, World, call, files_of, parse_json, read_lines
 from tiny_run import crash_after, make_recipe, make_store
 
 import sottovoce
 from sottovoce.audit.one_run import CanaryScorer
-from sottovoce.commands.audit_canaries import audit_canaries
 from sottovoce.commands.insert_canaries import saved_canary_scores
 from sottovoce.runs import checkpoint
 from sottovoce.training.types import RoundTrace
@@ -170,30 +169,3 @@ def test_a_leaky_build_is_contradicted_with_status_1(
     gate = sotto("release", tmp_path / "run", "--out", tmp_path / "out")
     assert gate.status == 1
     assert "the audit by canaries shows ε >= " in gate.out
-
-
-@pytest.mark.slow
-def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, planted: Path) -> None:
-    assert "has canaries of its own" in refused("audit", "canaries", planted, "--set", "audit.users=40")
-    assert "no secrets inserted" in refused("audit", "canaries", planted, run)
-    assert "no canaries are to be inserted" in refused("audit", "canaries", run, "--set", "audit.users=0")
-    assert "audit.users=3 must be at least 40" in refused("audit", "canaries", run, "--set", "audit.users=3")
-
-
-@pytest.mark.slow
-def test_many_canaries_are_noted(planted: Path, sotto: Sotto, world: World, tmp_path: Path) -> None:
-    """46 with 20 declared ones."""
-    told = sotto("train", world.recipe, "--out", tmp_path / "out", *settings("run.evaluate_every=0"))
-    assert told.status == 0
-    assert "46 canary users train with 20 declared ones" in told.out + told.err
-
-
-@pytest.mark.slow
-def test_audits_from_python(planted: Path, tmp_path: Path) -> None:
-    """After a release nobody knows the coins: exposure is all that is left."""
-    run = Path(shutil.copytree(planted, tmp_path / "run"))
-    shutil.rmtree(run / "secrets")
-    found = audit_canaries(run)
-    assert found.one_run is None
-    assert found.to_json()["shown"] is None
-    assert len(found.exposure) == 4

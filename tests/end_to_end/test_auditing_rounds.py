@@ -64,18 +64,6 @@ def test_half_the_noise_is_contradicted(sotto: Sotto, run: Path, monkeypatch: py
     assert found["claimed_multiplier"] == 1
 
 
-@pytest.mark.slow
-def test_few_rounds_say_what_they_would_have_noticed(sotto: Sotto, run: Path) -> None:
-    told = sotto("audit", "rounds", run, "--rounds", 40)
-    assert told.status == 0
-    assert "times the sensitivity, claimed: 1\n" in told.out
-    assert "the audit would have seen noise at 0.5 of its scale, 99 times in 100" in told.out
-    rows = sotto("audit", run, "--json").json()["findings"]
-    (row,) = (row for row in rows if row["audit"] == "rounds")
-    assert "would have seen noise at 0.5 of its scale" in row["about"]
-    assert "99.9% confidence" in row["result"]
-
-
 def test_what_cannot_be_audited_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
     assert "--leave-out" in refused("audit", "rounds", run, *SOME, "--leave-out", 2)
     assert "--rounds 0 must be at least 40" in refused("audit", "rounds", run, "--rounds", 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -38,35 +37,6 @@ def assert_says(line: str, *words: str) -> None:
 # The command line itself
 
 
-def test_an_unknown_verb_is_refused_with_a_suggestion(refused: Refused) -> None:
-    assert_says(refused("trian", "demo"), "trian", "train")
-
-
-def test_an_unknown_option_is_refused_by_name(refused: Refused, world: World, tmp_path: Path) -> None:
-    assert_says(refused("train", world.recipe, "--out", tmp_path / "run", "--colour", "red"), "--colour")
-    assert_says(refused("evaluate", world.run, "--jsno"), "--jsno", "--json")
-
-
-@pytest.mark.parametrize("verb", ["train", "resume"])
-def test_processes_without_a_place_to_meet_are_refused(refused: Refused, world: World, tmp_path: Path, verb) -> None:
-    arguments = ["train", world.recipe, "--out", tmp_path / "run"] if verb == "train" else ["resume", world.run]
-    assert_says(refused(*arguments, "--processes", 2), "--coordinator")
-    assert_says(refused(*arguments, "--secret", tmp_path / "secret"), "--coordinator")
-    assert_says(refused(*arguments, "--coordinator", "127.0.0.1:9", "--process-id", 1), "--processes")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "missing"),
-    [
-        (["train"], "recipe"), (["train", "demo"], "--out"), (["prepare", "--out", "store"], "corpus file"),
-        (plan(users=None), "--users"), (plan(delta=None), "--delta"), (["plan", "--users"], "--users"),
-    ],
-)  # fmt: skip
-def test_a_missing_argument_is_named(refused: Refused, arguments: list[object], missing: str) -> None:
-    assert_says(refused(*arguments).lower(), missing)
-
-
 @pytest.mark.slow
 def test_a_real_process_ends_with_status_2_and_one_line(world: World, tmp_path: Path) -> None:
     arguments = ["train", world.recipe, "--out", tmp_path / "run", *settings("privacy.estimator=true_average")]
@@ -99,17 +69,6 @@ def test_a_plan_refuses(refused: Refused, changes: dict[str, object], words: lis
 # A corpus
 
 
-def test_a_full_disk_leaves_no_store_and_says_where_and_what_then(
-    refused: Refused, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr("sottovoce.data.grouping.Spill._flush", full)
-    line = refused(*world.prepare(tmp_path / "store"))
-    assert_says(line, str(tmp_path / "store"), "No space left on device", "same command again")
-
-
 def test_a_full_disk_stops_a_run_that_can_go_on(
     sotto: Sotto, world: World, own_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,112 +93,6 @@ def test_a_full_disk_stops_a_run_that_can_go_on(
 def test_an_argument_with_a_nul_is_refused(refused: Refused, tmp_path: Path) -> None:
     assert_says(refused("train", "demo", "--out", f"{tmp_path}/a\0b"), "NUL")
     assert_says(refused("evaluate", "a\0b"), "NUL")
-
-
-def test_a_missing_corpus_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
-    line = refused("prepare", world.corpus, tmp_path / "nowhere.jsonl", "--out", tmp_path / "store")
-    assert_says(line, "nowhere.jsonl", "does not exist")
-
-
-def test_a_corpus_that_cannot_be_read_is_refused(
-    refused: Refused, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Reading its first byte is an error of input and output, for root too, whom permissions do not stop."""
-    corpus = tmp_path_factory.mktemp("unreadable") / "corpus.jsonl"
-    corpus.symlink_to("/proc/self/mem")
-    assert_says(refused("prepare", corpus, "--out", tmp_path / "store"), str(corpus), "cannot read")
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ('{"text": "hot tea"}', ["'user'", "1 field", "--user-field, --text-field or"]),
-        ('{"user": null, "text": "hot tea"}', ["'user'", "null"]),
-        ('{"user": "ann", "text": "hot', ["JSON"]),
-    ],
-)
-def test_a_bad_record_is_named_with_its_line(
-    refused: Refused, world: World, tmp_path: Path, line: str, words: list[str]
-) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text('{"user": "ann", "text": "milk"}\n' * 6 + line + "\n" + '{"user": "bob", "text": "milk"}\n')
-    said = refused("prepare", corpus, "--out", tmp_path / "store", "--vocabulary", world.words)
-    assert_says(said, "corpus.jsonl:7:", *words)
-    assert "hot" not in said  # what people wrote is not repeated on a terminal or in a log
-
-
-def test_text_that_is_not_utf_8_is_refused_with_its_line(refused: Refused, world: World, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_bytes(b'{"user": "ann", "text": "milk"}\n{"user": "bob", "text": "caf\xe9"}\n')
-    line = refused("prepare", corpus, "--out", tmp_path / "store", "--vocabulary", world.words)
-    assert_says(line, "corpus.jsonl:2:", "UTF-8", "--encoding")
-    assert_says(refused("evaluate", world.run, "--corpus", corpus), "corpus.jsonl:2:", "UTF-8")
-
-
-@pytest.mark.parametrize("contents", ["", "\n\n\n"])
-def test_an_empty_corpus_is_refused(refused: Refused, world: World, tmp_path: Path, contents: str) -> None:
-    (tmp_path / "corpus.jsonl").write_text(contents)
-    line = refused("prepare", tmp_path / "corpus.jsonl", "--out", tmp_path / "store", "--vocabulary", world.words)
-    assert_says(line, "no record", "corpus.jsonl")
-
-
-def test_a_minimum_that_nobody_reaches_is_refused_and_the_largest_user_is_told(
-    refused: Refused, world: World, tmp_path: Path
-) -> None:
-    line = refused(*world.prepare(tmp_path / "store", "--min-tokens", 37))
-    assert_says(line, "--min-tokens 37 keeps", "lower --min-tokens", "30 users", "36 tokens")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--vocabulary-size", 0], ["--vocabulary-size 0"]),
-        (["--min-tokens", 41], ["--min-tokens 41", "--tokens-per-user 40"]),
-        (["--test-users", 1], ["--test-users 1"]),
-        (["--user-field", "text"], ["--user-field and --text-field", "'text'"]),
-    ],
-)
-def test_prepare_refuses(
-    refused: Refused, world: World, tmp_path: Path, options: list[object], words: list[str]
-) -> None:
-    command = list(world.prepare(tmp_path / "store", *options))
-    if options[0] == "--tokens-per-user":
-        del command[command.index("--tokens-per-user") : command.index("--tokens-per-user") + 2]
-    assert_says(refused(*command), *words)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--epsilon", 1], ["--epsilon", "--private-vocabulary"]),
-        (["--private-vocabulary"], ["--epsilon", "--delta"]),
-        (["--private-vocabulary", "--epsilon", 1, "--delta", 0.01], ["--delta 0.01", "1/users"]),
-    ],
-)
-def test_prepare_refuses_a_private_vocabulary(
-    refused: Refused, world: World, tmp_path: Path, options: list[object], words: list[str]
-) -> None:
-    assert_says(refused("prepare", world.corpus, "--out", tmp_path / "store", *options), *words)
-
-
-def test_a_vocabulary_file_that_is_missing_or_empty_is_named(refused: Refused, world: World, tmp_path: Path) -> None:
-    command = ("prepare", world.corpus, "--out", tmp_path / "store", "--vocabulary")
-    assert_says(refused(*command, tmp_path / "nowhere.txt"), "nowhere.txt", "does not exist")
-    (tmp_path / "words.txt").write_text("\n")
-    assert_says(refused(*command, tmp_path / "words.txt"), "words.txt", "no word")
-
-
-def test_a_file_named_twice_would_count_double(refused: Refused, world: World, tmp_path: Path) -> None:
-    assert_says(refused("prepare", world.corpus, *world.prepare(tmp_path / "store")[1:]), "corpus.jsonl", "twice")
-
-
-def test_a_store_is_never_overwritten(refused: Refused, world: World) -> None:
-    assert_says(refused(*world.prepare(world.store)), str(world.store), "not empty", "new folder")
-
-
-def test_a_store_does_not_replace_a_file(refused: Refused, world: World, tmp_path: Path) -> None:
-    (tmp_path / "store").write_text("mine")
-    assert_says(refused(*world.prepare(tmp_path / "store")), "store", "file")
 
 
 # A recipe
@@ -275,13 +128,6 @@ def test_a_folder_that_is_no_store_is_refused(refused: Refused, world: World, tm
     assert_says(line, "photos", "store.json", "sotto prepare")
 
 
-def test_a_damaged_store_is_refused(refused: Refused, world: World, own_store: Path, tmp_path: Path) -> None:
-    contents = (own_store / "train.arrow").read_bytes()
-    (own_store / "train.arrow").write_bytes(contents[: len(contents) // 2])
-    line = refused("train", world.recipe, "--out", tmp_path / "run", *settings(f"data.store={own_store}"))
-    assert_says(line, str(own_store), "damaged")
-
-
 def test_a_store_whose_ledger_is_damaged_is_refused_before_a_run_is_paid_for(
     refused: Refused, world: World, own_store: Path, tmp_path: Path
 ) -> None:
@@ -312,13 +158,6 @@ def test_a_folder_with_a_name_of_its_own_is_not_swept_away(sotto: Sotto, world: 
     sotto("train", world.recipe, "--out", tmp_path / "run", *settings("privacy.clipping=none"))
     assert (tmp_path / "run.partial").exists()
     assert files_of(tmp_path / "run.partial") == before
-
-
-@pytest.mark.parametrize("verb", ["prepare", "train", "evaluate"])
-def test_a_name_too_long_for_any_file_is_refused(refused: Refused, world: World, tmp_path: Path, verb: str) -> None:
-    name = tmp_path / ("x" * 300)
-    commands = {"prepare": world.prepare(name), "train": ("train", world.recipe, "--out", name)}
-    refused(*commands.get(verb, (verb, name)))
 
 
 def test_the_demo_does_not_write_over_anything(refused: Refused, tmp_path: Path) -> None:
@@ -471,12 +310,6 @@ def test_a_ledger_with_garbage_in_the_middle_is_refused(refused: Refused, run: P
     assert_says(refused("resume", run), "ledger.jsonl", "line 3")
 
 
-@pytest.mark.parametrize("contents", [b"", b"[]\n"])
-def test_what_does_not_begin_like_a_ledger_is_none(refused: Refused, run: Path, contents: bytes) -> None:
-    (run / "ledger.jsonl").write_bytes(contents)
-    assert_says(refused("resume", run), "ledger.jsonl")
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("kind", ["pipe", "hole"])
 def test_a_ledger_that_is_no_file_or_has_gigabytes_is_refused_at_once(sotto: Sotto, tmp_path: Path, kind: str) -> None:
@@ -488,28 +321,6 @@ def test_a_ledger_that_is_no_file_or_has_gigabytes_is_refused_at_once(sotto: Sot
     assert (outcome.status, outcome.out) == (2, "")
     assert outcome.err.startswith(f"error: {ledger} cannot be read (it ")
     assert outcome.err.count("\n") == 1
-
-
-@pytest.mark.parametrize("number", ["1e999", "NaN"])
-def test_a_ledger_with_a_number_that_is_none_is_refused(refused: Refused, tmp_path: Path, number: str) -> None:
-    event = f'{{"kind": "sampled-gaussian", "noise_multiplier": {number}, "sampling": "poisson", "user_rate": 0.1}}'
-    body = f'{{"run": "a", "what": "training", "event": {event}, "count": 1}}'
-    check = hashlib.sha256(body.encode()).hexdigest()[:32]
-    (tmp_path / "ledger.jsonl").write_text(f'{body[:-1]}, "check": "{check}"}}\n')
-    line = refused("plan", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6")
-    assert_says(line, "line 1 of", "ledger.jsonl is damaged", "number")
-
-
-def test_a_record_of_round_infinity_is_refused(refused: Refused, run: Path) -> None:
-    with (run / "record.jsonl").open("a") as file:
-        file.write('{"round": Infinity}\n')
-    assert_says(refused("report", run), "record.jsonl is damaged")
-
-
-def test_an_empty_ledger_is_not_judged(refused: Refused, tmp_path: Path) -> None:
-    (tmp_path / "ledger.jsonl").touch()
-    line = refused("plan", "--ledger", tmp_path / "ledger.jsonl", "--delta", "1e-6")
-    assert_says(line, "ledger.jsonl", "holds no charge", "give the ledger.jsonl of a run, a store or a release")
 
 
 def test_a_run_without_its_secrets_is_refused(refused: Refused, unfinished: Path) -> None:
@@ -603,18 +414,6 @@ def test_a_run_in_use_by_another_process_is_left_alone(refused: Refused, sotto: 
 # Evaluation
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--split", "tset"], ["'tset'", "did you mean 'test'"]),
-        (["--store", "nowhere"], ["nowhere", "sotto prepare"]),
-        (["--suggestions", "3"], ["--suggestions 3", "--keystrokes"]),
-    ],
-)
-def test_an_evaluation_is_refused(refused: Refused, world: World, options: list[str], words: list[str]) -> None:
-    assert_says(refused("evaluate", world.run, *options, "--json"), *words)
-
-
 def test_a_store_with_another_vocabulary_is_refused(
     refused: Refused, sotto: Sotto, world: World, tmp_path: Path
 ) -> None:
@@ -622,40 +421,6 @@ def test_a_store_with_another_vocabulary_is_refused(
     store = tmp_path / "store"
     assert sotto("prepare", world.corpus, "--out", store, "--vocabulary", tmp_path / "words.txt", "--json").status == 0
     assert_says(refused("evaluate", world.run, "--store", store), str(store), "another vocabulary", "--corpus")
-
-
-def test_public_text_is_refused_before_the_users_are_measured(
-    refused: Refused, sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def measured(*_: object, **__: object) -> None:
-        raise AssertionError("somebody was measured")
-
-    monkeypatch.setattr("sottovoce.commands.evaluate.evaluate_run", measured)
-    text, records, empty = (tmp_path / name for name in ("a.txt", "a.jsonl", "empty.txt"))
-    text.write_text("tea and milk\n" * 9)
-    records.write_text('{"user": "a page", "text": "tea"}\n')
-    empty.touch()
-    (tmp_path / "a.md").write_text("tea")
-    (tmp_path / "latin.txt").write_bytes("thé".encode("latin-1"))
-    (tmp_path / "words.txt").write_text("tea\n")
-    other, kept = tmp_path / "other", tmp_path / "kept"
-    plain = ("prepare", text, "--plain-text", "--json", "--test-users", 0, "--vocabulary")
-    assert sotto(*plain, tmp_path / "words.txt", "--out", other).status == 0
-    assert sotto(*plain, world.words, "--out", kept).status == 0
-    for paths, words in (
-        ([world.store], ["people's text", "--store", "--plain-text"]),
-        ([other], ["another vocabulary", "vocabulary.txt", "--vocabulary-size"]),
-        ([kept], ["holds nothing out", "--test-users"]),
-        ([kept, text], [str(kept), "alone"]),
-        ([world.run], [str(world.run), "not a store"]),
-        ([text, records], ["a.txt is plain text", "a.jsonl is not"]),
-        ([text, text], ["named twice"]),
-        ([tmp_path / "a.md"], ["'.md'", ".txt or .tokens"]),
-        ([tmp_path / "nowhere.txt"], ["nowhere.txt", "does not exist"]),
-        ([empty], ["no record", "empty.txt"]),
-        ([tmp_path / "latin.txt"], ["latin.txt:1", "UTF-8"]),
-    ):
-        assert_says(refused("evaluate", world.run, "--public", *paths), *words)
 
 
 def test_a_store_without_held_out_users_has_nobody_to_evaluate_on(
@@ -669,9 +434,3 @@ def test_damaged_weights_are_named(refused: Refused, run: Path) -> None:
     weights = run / "model" / "weights.safetensors"
     weights.write_bytes(weights.read_bytes()[:200])
     assert_says(refused("evaluate", run), "weights.safetensors")
-
-
-def test_weights_of_another_shape_are_refused(refused: Refused, run: Path) -> None:
-    recipe = run / "recipe.toml"
-    recipe.write_text(recipe.read_text().replace("hidden = 5", "hidden = 7"))
-    assert_says(refused("evaluate", run), "do not fit")

@@ -21,8 +21,7 @@ from safetensors.numpy import load_file
 from small_world import Sotto, World, files_of, newest, parse_json, read_lines, results_of
 
 from sottovoce.evaluation.figures import Evaluation
-from sottovoce.runs.ledger import Entry, Ledger, StoreLedger
-from sottovoce_evidence.accounting import SampledGaussian
+from sottovoce.runs.ledger import StoreLedger
 
 VERBS = ("demo", "prepare", "plan", "train", "resume", "evaluate", "audit", "release", "report")
 SCORES = {"top1", "top3", "top5", "perplexity", "targets", "oov_rate", "top1_words", "bits_per_byte", "bytes"}
@@ -77,13 +76,6 @@ def test_a_plan_for_a_noise_multiplier_has_every_promised_figure(sotto: Sotto) -
     assert plan["curve"][-1] == {"round": 200, "epsilon": plan["epsilon"]}
 
 
-def test_a_plan_uses_the_tight_accountant_unless_told_otherwise(sotto: Sotto) -> None:
-    default = sotto(*PLAN[:-2], "--noise-multiplier", 1.1, "--json").json()
-    loose = sotto(*PLAN, "--noise-multiplier", 1.1, "--json").json()
-    assert default["accountant"] == "pld"
-    assert default["epsilon"] < loose["epsilon"]
-
-
 def test_a_plan_tells_epsilon_at_several_deltas(sotto: Sotto) -> None:
     several = ("--noise-multiplier", 1.1, "--delta", 1e-6, 1e-9)
     arguments = (*PLAN[:7], *PLAN[9:], *several)
@@ -92,70 +84,6 @@ def test_a_plan_tells_epsilon_at_several_deltas(sotto: Sotto) -> None:
     assert plan["epsilons"][1]["delta"] == 1e-9
     assert plan["epsilons"][1]["epsilon"] > plan["epsilon"]
     assert "ε at δ = 1e-9" in sotto(*arguments).out
-
-
-@pytest.fixture
-def ledgers(tmp_path: Path) -> tuple[Path, Path]:
-    """Of a store with two runs, and of the first of them."""
-    event = SampledGaussian(1.0, "poisson", 0.01)
-    run = Ledger.create(tmp_path / "run.jsonl", {"run": "first"})
-    for number in range(1, 31):
-        run.spend(Entry(number, 0, event, str(number)))
-    store = StoreLedger(tmp_path / "store.jsonl")
-    store.charge("first", "training", event, 30)
-    store.charge("second", "training", SampledGaussian(1.5, "poisson", 0.01), 20)
-    return store.path, run.path
-
-
-def test_ledgers_are_judged_again(sotto: Sotto, ledgers: tuple[Path, Path]) -> None:
-    store, run = ledgers
-    judged = sotto("plan", "--ledger", run, "--delta", 1e-6, 1e-9, "--accountant", "rdp", "--json").json()
-    planned = sotto(*PLAN[:5], "--rounds", 30, *PLAN[7:], "--noise-multiplier", 1, "--json").json()
-    assert judged["epsilon"] == pytest.approx(planned["epsilon"], rel=1e-6)
-    assert (judged["delta"], judged["accountant"], judged["total"]["releases"]) == (1e-6, "rdp", 30)
-    assert [point["delta"] for point in judged["total"]["epsilons"]] == [1e-6, 1e-9]
-    shown = sotto("plan", "--ledger", store, "--delta", 1e-6)
-    assert shown.status == 0
-    for words in (
-        "Ledger of a store",
-        "add or remove one user",
-        "30 × sampled-gaussian",
-        "20 × sampled-gaussian",
-        "50",
-    ):
-        assert words in shown.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--ledger", "store", "run", "--delta", 1e-6), ["first", "count twice", "leave one of the two out"]),
-        (("--ledger", "run", "run", "--delta", 1e-6), ["same ledger", "count twice"]),
-        (("--ledger", "run", "--delta", 1e-6, "--users", 100), ["--ledger", "--users"]),
-        (("--ledger", "run"), ["--delta"]),
-        (("--users", 100, "--delta", 1e-6), ["--cohort, --rounds", "--ledger"]),
-    ],
-    ids=str,
-)
-def test_ledgers_that_would_mislead_are_refused(
-    sotto: Sotto, ledgers: tuple[Path, Path], arguments: tuple[object, ...], words: list[str]
-) -> None:
-    named = {"store": ledgers[0], "run": ledgers[1]}
-    outcome = sotto("plan", *(named.get(argument, argument) for argument in arguments))
-    assert (outcome.status, outcome.out) == (2, "")
-    assert outcome.err.startswith("error:")
-    for word in words:
-        assert word in outcome.err
-
-
-@pytest.mark.slow
-def test_the_installed_command_plans_in_a_process_of_its_own() -> None:
-    done = subprocess.run(
-        [SOTTO, *map(str, PLAN), "--noise-multiplier", "1.1", "--json"], capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("\n") == 1
-    assert 0.5 < parse_json(done.stdout)["epsilon"] < 2
 
 
 @pytest.mark.slow
@@ -187,16 +115,6 @@ def test_prepare_says_what_was_kept_and_cut_and_writes_it_beside_the_store(
     assert summary["unknown_rate"] == 0
     assert parse_json((out / "preparation.json").read_text()) == summary
     assert [path.name for path in tmp_path.rglob("*") if path.name.startswith(".")] == []
-
-
-def test_prepare_reads_other_fields_formats_and_the_public_vocabulary(sotto: Sotto, tmp_path: Path) -> None:
-    corpus = tmp_path / "corpus.tsv"
-    corpus.write_text("who\tsaid\nann\tthe tea is hot\nbob\tthe zzyzzx is cold\nann\tthank you\n", encoding="utf-8")
-    fields = ("--user-field", "who", "--text-field", "said", "--vocabulary-size", 5000, "--test-users", 0)
-    summary = sotto("prepare", corpus, "--out", tmp_path / "store", *fields, "--json").json()
-    assert (summary["users_seen"], summary["train_users"], summary["records"]) == (2, 2, 3)
-    assert summary["unknown_rate"] == pytest.approx(1 / summary["tokens_kept"])
-    assert parse_json((tmp_path / "store" / "store.json").read_text())["vocabulary_size"] == 5000
 
 
 # Train
@@ -316,23 +234,6 @@ def test_the_store_is_charged_for_the_planned_rounds_of_every_run(
     assert parse_json((tmp_path / "two" / "privacy.json").read_text())["epsilon_store"] > 1.2 * first["epsilon"]
 
 
-@pytest.mark.slow
-def test_a_shipped_recipe_is_trained_by_its_name_on_people_it_makes_itself(sotto: Sotto, tmp_path: Path) -> None:
-    small = [
-        "data.store=demo:40", "privacy.users=30", "privacy.cohort=4", "privacy.delta=0.01", "privacy.accountant=rdp",
-        "model.embedding=4", "model.hidden=5", "run.rounds=1", "run.evaluate_every=0",
-    ]  # fmt: skip
-    settings = [argument for setting in small for argument in ("--set", setting)]
-    run = tmp_path / "run"
-    assert sotto("train", "demo", "--out", run, *settings, "--json").json()["ended"] == "finished"
-    assert (run / "store" / "store.json").is_file()
-    # The text itself is not kept, only the store.
-    assert list(run.rglob("*.jsonl.gz")) + list(tmp_path.glob("*.jsonl")) + list(run.glob("store*.jsonl")) == []
-    scores = sotto("evaluate", run, "--json").json()
-    assert scores["users"] > 0
-    assert scores["oov_rate"] == 0
-
-
 # Budget and modes
 
 
@@ -391,25 +292,6 @@ def test_an_experiment_shows_an_infinite_epsilon_everywhere(sotto: Sotto, world:
     assert (answer["epsilon"], answer["private"]) == ("infinity", False)
     # It is no private run, so it spends nothing of what the store's people were promised.
     assert (world.store / "ledger.jsonl").read_bytes() == charged
-
-
-def test_an_experiment_may_have_noise_of_any_size(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    noise = ("--set", "privacy.mode=experiment", "--set", "privacy.noise_multiplier=none", "--set", "run.rounds=1")
-    run = tmp_path / "run"
-    answer = sotto("train", world.recipe, "--out", run, *noise, "--set", "privacy.noise_std=0.125", "--json").json()
-    assert answer["epsilon"] == "infinity"
-    assert read_lines(run / "record.jsonl")[0]["noise_std"] == 0.125
-
-
-@pytest.mark.slow
-def test_a_run_without_privacy_says_so_and_its_record_is_json(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    plain = ("privacy.mode=none", "privacy.clipping=none", "privacy.estimator=true_average", "run.rounds=1")
-    run = tmp_path / "run"
-    settings = [argument for setting in plain for argument in ("--set", setting)]
-    answer = sotto("train", world.recipe, "--out", run, *settings, "--json").json()
-    assert (answer["epsilon"], answer["private"]) == ("infinity", False)
-    assert read_lines(run / "record.jsonl")[0]["noise_std"] == 0
-    assert parse_json((run / "privacy.json").read_text())["mechanism"]["sensitivity"] == "infinity"
 
 
 # Stop and resume
@@ -543,13 +425,6 @@ def test_evaluate_uses_the_held_out_users_of_the_runs_own_store(sotto: Sotto, wo
     assert sotto("evaluate", world.run, "--store", world.store, "--split", "test", "--json").json() == scores
 
 
-def test_evaluate_on_the_training_users_is_another_population(sotto: Sotto, world: World) -> None:
-    train = sotto("evaluate", world.run, "--split", "train", "--json").json()
-    assert train["users"] == 25
-    # Every text has nine tokens, and BOS is never a target.
-    assert train["targets"] == 25 * 4 * 8
-
-
 def test_evaluate_on_a_corpus_counts_unknown_words_as_mistakes(sotto: Sotto, world: World, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus.csv"
     corpus.write_text("who,said\nann,hot tea xylophone\nbob,cold milk\nann,xylophone\n", encoding="utf-8")
@@ -573,58 +448,6 @@ def test_evaluate_shows_single_users_only_when_asked(sotto: Sotto, world: World)
     assert "over users" not in shown.out
 
 
-@pytest.mark.slow
-def test_evaluate_counts_keystrokes(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    """Words outside the vocabulary are typed in full, whether they are read from a store or from a corpus."""
-    plain = sotto("evaluate", world.run, "--json").json()
-    scores = sotto("evaluate", world.run, "--keystrokes", "--json").json()
-    before, after = plain.pop("baselines"), scores.pop("baselines")
-    assert scores.items() >= plain.items()
-    assert after["unigram"].items() >= before["unigram"].items()
-    assert 0 < after["unigram"]["keystroke_saving"] < 1
-    assert 0 < after["word_list"]["keystroke_saving"] < 1
-    assert scores["suggestions"] == 3
-    assert 0 < scores["keystroke_saving"] < scores["keystroke_saving_in_vocabulary"] < 1  # the stops are typed
-    typed, characters = scores["keystrokes"], scores["characters"]
-    assert scores["keystroke_saving"] == pytest.approx(1 - typed / characters)
-    more = sotto("evaluate", world.run, "--keystrokes", "--suggestions", 6, "--json").json()
-    assert more["keystroke_saving"] > scores["keystroke_saving"]
-    shown = sotto("evaluate", world.run, "--keystrokes").out
-    assert "keystroke saving, 3 suggestions" in shown
-    assert "word list" in shown
-    texts = [json.loads(line)["text"] for line in world.corpus.read_text().splitlines()]
-    whole = sotto("evaluate", world.run, "--corpus", world.corpus, "--keystrokes", "--json").json()
-    assert whole["characters"] == sum(len(text.replace(" ", "")) for text in texts)
-    longer = tmp_path / "longer.jsonl"
-    longer.write_text(world.corpus.read_text().replace("kettle", "kettle-warmer"))
-    store = tmp_path / "store"
-    assert sotto("prepare", longer, "--out", store, "--vocabulary", world.words, "--test-users", 0.9).status == 0
-    for split in ("train", "test"):
-        found = sotto("evaluate", world.run, "--store", store, "--split", split, "--keystrokes", "--json").json()
-        assert found["oov_rate"] > 0
-        assert 0 < found["keystroke_saving"] < found["keystroke_saving_in_vocabulary"]
-
-
-@pytest.mark.slow
-def test_evaluate_puts_public_text_beside_the_users(sotto: Sotto, world: World, tmp_path: Path) -> None:
-    public = tmp_path / "public.jsonl"
-    public.write_text('{"user": "a page", "text": "the tea of morning, xylophone"}\n')
-    users = sotto("evaluate", world.run, "--keystrokes", "--json").json()
-    alone = sotto("evaluate", world.run, "--corpus", public, "--keystrokes", "--json").json()
-    both = sotto("evaluate", world.run, "--public", public, "--keystrokes", "--json").json()
-    alone.pop("baselines")  # they are of the users
-    average = both.pop("average_perplexity")
-    known = both.pop("average_perplexity_in_vocabulary")
-    assert both == {**users, "public": alone}
-    losses = sum(one["targets"] * math.log(one["perplexity"]) for one in (users, alone))
-    assert average == pytest.approx(math.exp(losses / (users["targets"] + alone["targets"])))
-    assert 1 < known != average
-    shown = sotto("evaluate", world.run, "--public", public)
-    assert "keystroke" not in shown.out
-    for word in ("users", "public", "average perplexity"):
-        assert word in shown.out
-
-
 def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: Path) -> None:
     outcome = sotto("report", run)
     assert (outcome.status, outcome.out) == (0, f"{run / 'report.html'}\n")
@@ -634,11 +457,3 @@ def test_a_report_is_one_file_without_paths_of_this_machine(sotto: Sotto, run: P
     assert "world" not in page
     assert "seed" in page
     assert not (run / "report-internal.html").exists()
-
-
-@pytest.mark.slow
-def test_the_answer_of_every_command_can_be_read_in_a_real_pipe(world: World) -> None:
-    done = subprocess.run([SOTTO, "evaluate", world.run, "--json"], capture_output=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == b""
-    assert json.loads(done.stdout).keys() >= SCORES

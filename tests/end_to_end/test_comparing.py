@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
-from small_world import Refused, Sotto, World
+from small_world import Sotto, World
 
 from made_audits import audit_files
 from sottovoce.commands.model_folder import ModelFolder
@@ -51,11 +51,3 @@ def test_runs_on_one_store_are_measured_together(sotto: Sotto, world: World, run
     assert (outcome.status, outcome.out.splitlines()[-1]) == (0, str(page))
     assert stat.S_IMODE(page.stat().st_mode) == 0o600
     assert "AUC 0.777" in page.read_text(encoding="utf-8")
-
-
-def test_what_is_refused(refused: Refused, run: Path, tmp_path: Path) -> None:
-    assert "must end in .html" in refused("compare", run, "--out", run / "record.jsonl")
-    assert "no folder" in refused("compare", run, "--out", tmp_path / "nowhere" / "page.html")
-    assert "named twice" in refused("compare", run, run, "--json")
-    assert "holds no model" in refused("compare", tmp_path / "nothing", "--json")
-    assert "--users -1" in refused("compare", run, "--users", -1, "--json")

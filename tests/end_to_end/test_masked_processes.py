@@ -46,8 +46,8 @@ def test_devices_add_the_noise_and_the_server_opens_sums_that_have_it(real_world
     assert server.returncode == 0, world.logs()
 
     lines = Lines(run / "diagnostics.jsonl").read()
-    entries = Ledger.open(run / "ledger.jsonl").entries
-    assert [(entry.round, entry.attempt) for entry in entries] == [(number, 0) for number in (1, 2, 3)]
+    ledger = Ledger.open(run / "ledger.jsonl")
+    assert (ledger.rounds, ledger.asked) == (3, {1, 2, 3})
     # Nearly all coins fall for everybody; two rounds are what a user may join, and no count leaves a device.
     assert lines[0]["answers"].get("joined", 0) >= 2, world.logs()
     assert [(line["users"], line["weight"]) for line in lines] == [(0, 0.0)] * 3
@@ -56,8 +56,8 @@ def test_devices_add_the_noise_and_the_server_opens_sums_that_have_it(real_world
         written = [json.loads(line) for line in record.splitlines()]
         rows = [row for line in written for row in line.get("rows", ())]
         assert max((rows.count(row) for row in rows), default=0) <= 2
-        left = [line["release"] for line in written if "masked" in line]
-        assert len(left) == len(set(left)), "two vectors of a release left"
+        left = [line["round"] for line in written if "masked" in line]
+        assert len(left) == len(set(left)), "two vectors of a round left"
     said = json.loads((run / "privacy.json").read_text())
     assert math.inf > said["epsilon_server"] > said["epsilon"]
     assert said["mechanism"]["devices"]["participations"] == 2

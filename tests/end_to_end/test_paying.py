@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import shutil
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import equinox as eqx
 import jax
@@ -14,20 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tiny_run import StopAfter, crash_after, make_recipe, make_store
+from tiny_run import crash_after, make_recipe, make_store
 
 import sottovoce
 from sottovoce.build import assembly
-from sottovoce.commands import train
-from sottovoce.commands.train import Training
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.evaluation.figures import Evaluation
-from sottovoce.local.objective import plain
 from sottovoce.privacy.sampling import Poisson
-from sottovoce.runs.checkpoint import last_round
 from sottovoce.runs.folder import RunFolder
-from sottovoce.runs.ledger import Ledger, StoreLedger
+from sottovoce.runs.ledger import Ledger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.errors import BudgetExhausted, SottoError
@@ -57,48 +50,13 @@ def test_a_run_is_charged_for_what_it_did(recipe, store, tmp_path):
     )
 
 
-def test_a_crash_costs_about_a_minute_whatever_the_rounds_between_checkpoints(recipe, tmp_path, monkeypatch):
-    crash_after(recipe, tmp_path / "early", 3)
-    assert last_round(tmp_path / "early" / "checkpoints") == 0
-    now = 0.0
-    monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=time.perf_counter, monotonic=lambda: now))
-
-    def observer(progress):
-        nonlocal now
-        now = {0: 0.0, 1: 59.0, 2: 61.0}[progress.round]  # the second round ends in time, the third does not
-        if progress.round == 2:
-            assert last_round(tmp_path / "run" / "checkpoints") == 0
-            monkeypatch.setattr(Training, "_show_unseen", crash)
-
-    def crash(*_):
-        raise RuntimeError("crash")
-
-    with pytest.raises(RuntimeError, match="crash"):
-        sottovoce.train(recipe, tmp_path / "run", observer=observer)
-    assert last_round(tmp_path / "run" / "checkpoints") == 3
-
-
-@pytest.mark.parametrize("private", [True, False])
-def test_a_run_that_goes_on_says_from_where_and_which_rounds_come_again(recipe, tmp_path, private):
+def test_a_run_that_goes_on_says_from_where(recipe, tmp_path):
     run, seen = tmp_path / "run", []
-    if not private:
-        recipe = recipe.replace(privacy={"mode": "none", "estimator": "true_average"})
-    crash_after(recipe, run, 3)
-    shutil.copytree(run, tmp_path / "copy")
-    stopped = sottovoce.resume(run, observer=seen.append, stop=StopAfter(1))
-    cost = ", at no further cost" if private else ""
-    line = f"{run} goes on from the checkpoint of round 0; rounds 1 to 3 are played again{cost}"
-    assert [progress.resumed for progress in seen] == [line, ""]
-    assert (stopped.round, stopped.rounds_paid) == (1, 3)
-    whole = sottovoce.resume(run, observer=seen.append)
-    assert f"of round 1; rounds 2 to 3 are played again{cost}" in seen[2].resumed
-    assert (whole.rounds_paid, whole.statement.charged_again) == (6, 0)
-    again = sottovoce.resume(run, observer=seen.append)
-    assert again.notes == (f"{run} is complete: round 6 of 6 was done before",)
-    assert len(seen) == 2 + 6
-    if private:  # a copy pays for its rounds again
-        sottovoce.resume(tmp_path / "copy", observer=seen.append, stop=StopAfter(1))
-        assert seen[8].resumed.endswith("goes on from the checkpoint of round 0")
+    crash_after(recipe, run, 6)
+    assert sottovoce.resume(run, observer=seen.append).statement.starts == 2
+    assert [progress.resumed for progress in seen] == [f"{run} goes on from the checkpoint of round 4", "", ""]
+    assert sottovoce.resume(run, observer=seen.append).notes == (f"{run} is complete: round 6 of 6 was done before",)
+    assert len(seen) == 3
 
 
 def test_a_run_that_is_not_private_charges_the_store_nothing_and_claims_nothing(recipe, store, tmp_path):
@@ -106,54 +64,6 @@ def test_a_run_that_is_not_private_charges_the_store_nothing_and_claims_nothing(
     assert not (store / "ledger.jsonl").exists()
     assert math.isinf(result.statement.epsilon)
     assert all(line["epsilon"] == "infinity" for line in RunFolder(tmp_path / "run").record.read())
-
-
-def test_a_round_broken_off_on_another_machine_is_paid_for_twice_with_fresh_noise(recipe, store, tmp_path, monkeypatch):
-    recipe = recipe.replace(run={"rounds": 8})
-    crash_after(recipe, tmp_path / "run", 6)  # the checkpoint is at round 4; 5 and 6 were paid for
-    same = tmp_path / "same"
-    sottovoce.train(recipe, same)
-    real = assembly.fingerprint
-    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    result = sottovoce.resume(tmp_path / "run")
-    ledger = Ledger.open(tmp_path / "run" / "ledger.jsonl")
-    assert [(entry.round, entry.attempt) for entry in ledger.entries][-4:] == [(5, 1), (6, 1), (7, 0), (8, 0)]
-    assert result.statement.charged_again == 2
-    event = SampledGaussian(1.2, "poisson", 0.25)
-    assert result.statement.epsilon == pytest.approx(accounting.epsilon([(event, 8 + 2)], 1e-3, "rdp"))
-    assert sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent()) == 8 + 2 + 8
-    weights, others = (load_file(run / "model" / "weights.safetensors") for run in (tmp_path / "run", same))
-    assert any(not np.array_equal(weights[name], others[name]) for name in weights)
-
-
-def test_a_round_broken_off_and_done_again_here_is_the_same_release(recipe, store, tmp_path):
-    recipe = recipe.replace(run={"rounds": 8})
-    crash_after(recipe, tmp_path / "run", 6)
-    result = sottovoce.resume(tmp_path / "run")
-    assert result.statement.charged_again == 0
-    sottovoce.train(recipe, tmp_path / "same")
-    weights, others = (load_file(tmp_path / name / "model" / "weights.safetensors") for name in ("run", "same"))
-    for name in weights:
-        np.testing.assert_array_equal(weights[name], others[name])
-
-
-@pytest.mark.slow
-def test_a_run_of_ones_own_objective_does_not_go_on_with_the_plain_one(recipe, tmp_path):
-    """The same folder, recipe and machine, but another loss would give another sum under the same keys."""
-
-    def own(model, received, batch, state, key):
-        losses, state = plain(model, received, batch, state, key)
-        return 3.0 * losses, state
-
-    def observer(progress):
-        if progress.round:
-            raise RuntimeError("crash")
-
-    with pytest.raises(RuntimeError, match="crash"):
-        sottovoce.train(recipe, tmp_path / "run", objective=own, observer=observer)
-    with pytest.raises(SottoError, match=r"begun with .*own of the caller"):
-        sottovoce.resume(tmp_path / "run")
-    assert sottovoce.resume(tmp_path / "run", objective=own).statement.charged_again == 1
 
 
 def noise_shared(one: Path, other: Path) -> float:
@@ -182,21 +92,6 @@ def test_no_cohort_is_drawn_beyond_the_plan_or_the_budget(recipe, tmp_path, monk
     result = sottovoce.train(recipe.replace(privacy=privacy), tmp_path / "run")
     assert drawn == list(range(1, 5 if end == "budget" else 7))  # each once
     assert result.ended == ("budget" if end == "budget" else "finished")
-
-
-def test_a_copied_run_that_goes_on_draws_other_noise_wherever_it_is(recipe, tmp_path, monkeypatch):
-    """It pays for its rounds, so they are releases of their own: with cohorts and noise of their own."""
-    entropy = recipe.replace(privacy={"secrets": "entropy", "noise_multiplier": 20.0})
-    sottovoce.train(entropy, tmp_path / "one", stop=StopAfter(1))
-    shutil.copytree(tmp_path / "one", tmp_path / "copy")
-    shutil.copytree(tmp_path / "one", tmp_path / "elsewhere")
-    sottovoce.resume(tmp_path / "one")
-    sottovoce.resume(tmp_path / "copy")
-    real = assembly.fingerprint
-    monkeypatch.setattr(assembly, "fingerprint", lambda *facts: real(*facts)[::-1])
-    sottovoce.resume(tmp_path / "elsewhere")
-    for one, other in (("one", "copy"), ("one", "elsewhere"), ("copy", "elsewhere")):
-        assert noise_shared(tmp_path / one, tmp_path / other) < 0.6  # they share round 1 of 6
 
 
 def test_two_seeded_runs_share_no_noise(recipe, tmp_path):

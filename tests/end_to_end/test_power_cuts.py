@@ -10,14 +10,10 @@ from tiny_run import make_recipe, make_store
 
 import sottovoce
 from power_cut import Disk
-from sottovoce.commands.evaluate import evaluate_run
-from sottovoce.commands.new_run import Context
 from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
 from sottovoce.commands.private_evaluation import evaluate_privately
-from sottovoce.commands.train import Training
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.store import Store
-from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
 
 ROUNDS = 1
@@ -34,42 +30,10 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk.close()
 
 
-def charges(store: Path) -> int:
-    return sum(count for _, count in StoreLedger(store / "ledger.jsonl").spent())
-
-
 def train(root: Path) -> None:
     recipe = make_recipe(root / "store")
     changes = {"privacy": {"secrets": "entropy"}, "run": {"rounds": ROUNDS, "checkpoint_every": 1}}
     sottovoce.train(recipe.replace(**changes), root / "run")
-
-
-def test_wherever_the_power_fails_a_run_that_was_charged_is_there_and_goes_on(disk):
-    train(disk.root)
-    run, store, seen = RunFolder(disk.root / "run"), disk.root / "store", set()
-    for number in range(len(disk.states)):
-        disk.cut(number)
-        named, paid = run.recipe_file.exists(), charges(store)
-        assert paid in (0, ROUNDS)
-        assert named or not paid
-        if not named:
-            assert not run.path.exists() or not list(run.path.iterdir())
-            continue
-        done = Training(run, Context()).state.round
-        assert charges(store) == ROUNDS  # once, whenever it was cut off
-        seen.add((paid, done))
-    assert seen == {(0, 0), *((ROUNDS, done) for done in range(ROUNDS + 1))}
-    assert evaluate_run(run.path).evaluation.users  # what the command said is done is done
-
-
-def test_a_run_whose_power_failed_right_after_the_charge_is_trained_to_its_end(disk):
-    train(disk.root)
-    for number in range(len(disk.states)):
-        disk.cut(number)
-        if charges(disk.root / "store"):
-            break
-    assert sottovoce.resume(disk.root / "run").round == ROUNDS
-    assert charges(disk.root / "store") == ROUNDS
 
 
 def test_a_store_with_the_words_that_were_paid_for_is_whole(disk):

@@ -13,8 +13,7 @@ from sottovoce.papers import reproduce as running
 from sottovoce.papers.engine import runner
 from sottovoce.papers.engine.runner import Console
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES
-from sottovoce.papers.registry import MCMAHAN2018, PAPERS, SCHULTZ2019
-from sottovoce_evidence.errors import SottoError
+from sottovoce.papers.registry import MCMAHAN2018, SCHULTZ2019
 
 
 def run(names: list[str], out: Path, *, paper=MCMAHAN2018, rounds=None, seeds=1, **console) -> bool:
@@ -81,12 +80,6 @@ def test_what_is_done_is_not_done_again(done: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_one_folder_is_of_one_size_and_population(done: Path):
-    with pytest.raises(SottoError, match="rounds = 6, not 4; choose another"):
-        run(["sigma"], done, rounds=4)
-
-
-@pytest.mark.slow
 def test_an_interrupted_reproduction_goes_on_to_the_same_end(done: Path, tmp_path: Path):
     rounds_seen = 0
 
@@ -116,25 +109,6 @@ def test_claims_and_drawings_need_no_training(sotto: Sotto, done: Path):
     outcome = sotto("reproduce", "--from-results", "--experiment", "sigma", "--out", done)
     assert outcome.status == 0
     assert "σ = 0.003" in outcome.out
-
-
-def test_the_list_says_what_there_is_and_what_it_costs(sotto: Sotto):
-    told = sotto("reproduce", "mcmahan2018", "--list", "--json", "--seeds", 3).json()["experiments"]
-    assert [row["name"] for row in told] == list(EXPERIMENTS)
-    (sigma,) = (row for row in told if row["name"] == "sigma")
-    assert sigma["user_updates"]["gpu"] == 1_800_000
-    assert [paper["paper"] for paper in sotto("reproduce", "--list", "--json").json()["papers"]] == list(PAPERS)
-    shown = sotto("reproduce", "--list", "--figure", 2)
-    assert shown.status == 0
-    assert "figure-2" in shown.out
-
-
-def test_larger_dictionaries_and_other_corpora_need_stores(sotto: Sotto, world, tmp_path: Path):
-    for name, said in (("figure-11", "three folders"), ("other-corpus", "--other")):
-        outcome = sotto("reproduce", "--experiment", name, "--users", world.store, "--out", tmp_path / "out")
-        assert outcome.status == 2
-        assert said in outcome.err
-    assert sotto("reproduce", "--figure", 2).err.startswith("error: --out is missing")
 
 
 @pytest.mark.slow
@@ -182,13 +156,3 @@ def test_another_paper_runs_in_the_same_frame(schultz: Path):
         assert [point[0] for point in row["series: local loss"]] == [1, 2, 3]
     assert "| Central | not private | 39.13 (8) |" in (schultz / "table-1.md").read_text()
     assert (schultz / "figure-2.png").is_file()
-
-
-@pytest.mark.slow
-def test_a_folder_is_of_one_paper(sotto: Sotto, schultz: Path):
-    told = sotto("reproduce", "schultz2019", "--claims", "--out", schultz, "--json").json()["claims"]
-    assert {row["claim"] for row in told} >= {"accounting", "federated, η = 0.01"}
-    refused = sotto("reproduce", "mcmahan2018", "--from-results", "--out", schultz)
-    assert (refused.status, "reproduction of schultz2019" in refused.err) == (2, True)
-    refused = sotto("reproduce", "mcmahan2018", "--table", 1, "--out", schultz)
-    assert (refused.status, "paper = schultz2019, not mcmahan2018" in refused.err) == (2, True)

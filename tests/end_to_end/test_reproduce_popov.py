@@ -14,7 +14,6 @@ from sottovoce.papers.engine.populations import Stores
 from sottovoce.papers.engine.runner import Console
 from sottovoce.papers.popov2018.measures import PUBLIC, USERS
 from sottovoce.papers.registry import POPOV2018
-from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
 
 
@@ -83,17 +82,6 @@ def test_claims_and_the_page_need_no_training(sotto: Sotto, figure_2: Path):
     page = (figure_2 / "results.md").read_text()
     assert "neither clip nor noise" in page
     assert "`sotto reproduce popov2018 --figure 2 --size smoke --out DIR`" in page
-
-
-def test_what_an_experiment_needs_is_told_before_anything_is_trained(sotto: Sotto, world, tmp_path: Path):
-    for name, said in (("figure-2", "--public"), ("ptb", "--other")):
-        refused = sotto("reproduce", "popov2018", "--experiment", name, "--users", world.store, "--out", tmp_path / "o")
-        assert (refused.status, said in refused.err) == (2, True)
-    with pytest.raises(SottoError, match=r"--other .* needs --users too"):
-        # It would have been synthetic text under a benchmark's name.
-        run(["ptb"], tmp_path / "out", Stores(other=tmp_path))
-    with pytest.raises(SottoError, match=r"has none of ptb\.train"):
-        run(["ptb"], tmp_path / "out", Stores((world.store,), tmp_path))
 
 
 @pytest.mark.slow

@@ -59,17 +59,3 @@ def test_a_run_does_not_start_from_a_model_of_other_tokens(
     assert refused.status == 2
     assert "has other tokens than" in refused.err
     assert not (tmp_path / "run").exists()
-
-
-def test_a_store_of_thai_words(sotto: Sotto, tmp_path: Path) -> None:
-    rows = [{"user": f"u{n}", "text": "ฉันเขียนจดหมายถึงเพื่อนทุกวัน" if n % 2 else "วันนี้อากาศดีมาก"} for n in range(40)]
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "words.txt").write_text("วัน\nฉัน\nเขียน\nจดหมาย\nเพื่อน\n", encoding="utf-8")
-    given = ("--language", "th", "--vocabulary", tmp_path / "words.txt", "--json")
-    summary = parse_json(sotto("prepare", tmp_path / "corpus.jsonl", "--out", tmp_path / "store", *given).out)
-    assert 0.2 < summary["unknown_rate"] < 0.6
-    assert load_tokenizer(tmp_path / "store").language == "th"
-    again = ("--vocabulary", tmp_path / "store" / "vocabulary.txt", "--json")
-    assert sotto("prepare", tmp_path / "corpus.jsonl", "--out", tmp_path / "same", *again).status == 0
-    same = load_tokenizer(tmp_path / "same")
-    assert same.fingerprint == load_tokenizer(tmp_path / "store").fingerprint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -67,11 +68,13 @@ class StopAfter:
 
 
 def crash_after(recipe: Recipe, out: Path, rounds: int) -> None:
-    """Leave a run with rounds that were paid for after its last checkpoint."""
+    """Leave a run as a crash in a round does, after which no checkpoint comes."""
+    played = count(1)
 
-    def observer(progress):
-        if progress.round == rounds:
+    def crash() -> bool:
+        if next(played) == rounds:
             raise RuntimeError("crash")
+        return False
 
     with pytest.raises(RuntimeError, match="crash"):
-        sottovoce.train(recipe, out, observer=observer)
+        sottovoce.train(recipe, out, stop=crash)

@@ -23,9 +23,10 @@ from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
 from sottovoce.federation.messages import Code, read_answer
 from sottovoce.federation.roster import Enrolment
 from sottovoce.federation.rounds import Coordinator
-from sottovoce.privacy.skellam import scale_of
+from sottovoce.privacy.mechanism import Mechanism
+from sottovoce.privacy.noise import Scale
 from sottovoce.runs.secrets import Secrets
-from sottovoce_evidence.accounting import SampledSkellam, epsilon
+from sottovoce_evidence.accounting import SampledGaussian, epsilon
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}
 NOISED = {
@@ -75,10 +76,19 @@ def played(store, vocabulary, tmp_path, monkeypatch):
     rounds = Coordinator(roster, transport, 1.0).rounds(
         assembly, "spring", assembly.start(assembly.model), AllFree(lambda number: SECRETS.keys(number))
     )
+    moduli, add_noise = [], Mechanism.add_noise
+
+    def noticed(self, *of):
+        moduli.append(self.devices.modulus)
+        return add_noise(self, *of)
+
+    monkeypatch.setattr(Mechanism, "add_noise", noticed)
     sums = []
     for _ in range(3):
         vectors.append([])
         sums.append(next(rounds)[1])
+    # The server's noise is added modulo what the sum was opened modulo.
+    assert set(moduli) == {summed.modulus for summed in sums} == {2**40}
     return assembly.algorithm.mechanism, sums, vectors, devices
 
 
@@ -86,7 +96,7 @@ def played(store, vocabulary, tmp_path, monkeypatch):
 def test_the_server_opens_the_sum_of_what_devices_noised(played):
     mechanism, sums, vectors, devices = played
     clip_norms = mechanism.clip_norms(1, None)
-    share = scale_of(mechanism.devices.share(mechanism.steps(clip_norms)))
+    share = Scale.at_least(mechanism.devices.share * mechanism.steps(clip_norms))
     noise = []
     for summed, came in zip(sums[:2], vectors[:2], strict=True):
         opened = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(summed.total)]) / mechanism.grid(clip_norms)
@@ -123,7 +133,7 @@ def test_a_round_whose_sum_is_not_opened_has_all_of_the_noise(store, vocabulary,
     start = assembly.start(assembly.model)
     payments = AllFree(lambda number: SECRETS.keys(number))
     after, summed = next(Coordinator(roster, InProcess({}), 1.0).rounds(assembly, "spring", start, payments))
-    assert summed.answers == {"away": 3}
+    assert (summed.answers, summed.modulus) == ({"away": 3}, None)
     steps = [
         np.ravel(b) - np.ravel(a) for a, b in zip(*map(jax.tree.leaves, (start.params, after.params)), strict=True)
     ]
@@ -184,7 +194,7 @@ def test_the_noise_of_a_round_has_the_moments_that_are_charged(opened):
 def test_the_server_tells_a_person_no_better_than_is_charged(opened, level):
     """By the likelihood ratio, the best test there is: P[it says "there"] is within e^ε times the other, and δ."""
     person, seen, std = opened
-    charged = SampledSkellam(std / np.linalg.norm(person), "poisson", 1.0, 2.0**26)
+    charged = SampledGaussian(std / np.linalg.norm(person), "poisson", 1.0)
     delta = next(d for d in np.geomspace(1e-4, 1, 400) if epsilon([(charged, 1)], min(d, 0.999)) <= level)
     ratio = {joins: (sums @ person - person @ person / 2) / std**2 for joins, sums in seen.items()}
     says = {joins: int(np.sum(found > level)) for joins, found in ratio.items()}

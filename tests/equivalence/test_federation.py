@@ -129,7 +129,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
         clip_norms = assembly.algorithm.mechanism.clip_norms(number, simulated.clip_norms)
         # One user after another, as each device has them: nothing is left to rounding but the order of the sum.
         sent = np.asarray(jax.random.key_data(local_key(keys_of(number).local)))
-        key = devices["phone"].training_key(f"spring {number} a", sent)  # all have one secret here
+        key = devices["phone"].training_key(("spring", number), sent)  # all have one secret here
         alone = sum_one_by_one(assembly.algorithm, Task(simulated.params, cohort, clip_norms, key), store)
         for ours, theirs in zip(jax.tree.leaves(summed.total), jax.tree.leaves(alone.total), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-6 * float(np.max(clip_norms)))
@@ -151,7 +151,7 @@ def test_rounds_over_devices_are_the_simulated_rounds_on_the_same_cohorts(store,
 
 
 def _joined(device, number: int) -> np.ndarray:
-    rows = device._participation._joined.get(f"spring {number} a", [])
+    rows = device._participation._joined.get(("spring", number), [])
     return np.array(rows, int) + device._enrolled.first
 
 

@@ -45,7 +45,6 @@ def task(assembly, vocabulary) -> Task:
         vocabulary=vocabulary.fingerprint,
         run="spring",
         round=1,
-        attempt="a",
         recipe=for_devices(assembly.recipe).to_dict(),
         clip_norms=mechanism.clip_norms(1, None),
         key=np.array([1, 2], np.uint32),

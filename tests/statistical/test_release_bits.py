@@ -24,7 +24,7 @@ from examples import first_of
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import ClippedDenominator, FixedDenominator
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.noise_stream import finer, stream_of
+from sottovoce.privacy.noise_stream import stream_of
 from sottovoce.privacy.sampling import InTurn, Poisson
 from sottovoce_evidence.accounting.matrices import Banded, Blt
 
@@ -219,7 +219,7 @@ class StreamCase:
         self.estimates = [np.array([query.update[0] for query in queries]) for queries in self.queries]
         self.std = self.mechanism.noise_std(1, (S,))[0]
         self.sum_step = fixed.step(grid)
-        self.step = self.sum_step / 2 ** finer(self.std / self.sum_step)
+        self.step = self.sum_step / 2 ** self.mechanism.stream.finer(self.std / self.sum_step)
 
     def views(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         """What an attacker may look at: the releases, C times them, which undoes the correlations, and prefix sums."""
@@ -243,7 +243,6 @@ def released_stream(case: StreamCase, world: int, key: bytes) -> np.ndarray:
 def stream_noise(case: StreamCase, key: bytes, draw) -> np.ndarray:
     """w of all rounds from what `draw(generator)` gives for m."""
     stream, generator, found = stream_of(case.matrix, STREAM_ROUNDS), np.random.default_rng(list(key)), []
-    assert stream is not None
     state = stream.init(STREAM_SIZE)
     with jax.enable_x64(True):
         for _ in range(STREAM_ROUNDS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from hypothesis import settings
+from second_opinions import losses_once  # noqa: F401
 
 # Where pytest takes itself to be on a CI machine, it writes out the whole difference of what an assert compares.
 os.environ.pop("CI", None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from releases import WORDS, evidences
 
-from sottovoce_evidence.accounting import BestOfRuns, NonPrivate, SampledGaussian, SampledSkellam, epsilon
+from sottovoce_evidence.accounting import BestOfRuns, NonPrivate, SampledGaussian, epsilon
 from sottovoce_evidence.accounting.events import ADDED, REPLACED, CorrelatedGaussian
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement import (
@@ -133,9 +133,8 @@ def test_noise_of_devices_has_an_epsilon_against_the_server():
     assert (found.noise_multiplier, found.survivors, found.colluding) == (0.8, 10, 2)
     assert found.participations == evidence.mechanism().devices.participations > 1
     # Every round that a user may join counts against the server, and so do the words.
-    rounds = (SampledSkellam(0.8, "poisson", 1.0, found.steps), found.participations)
+    rounds = (SampledGaussian(0.8, "poisson", 1.0), found.participations)
     assert statement.epsilon_server == epsilon([(WORDS, 1), rounds], DELTA, "rdp") > statement.epsilon
-    assert (statement.noise_generator, state(run()).noise_generator) == ("Skellam numbers", "rounded Gaussians")
     assert state(run(MASKED, registered=Registered(50))).epsilon_server is None
 
 

@@ -16,13 +16,11 @@ import numpy as np
 import optax
 import pytest
 
-from sottovoce.audit import recitation
 from sottovoce.audit.recitation import PROMPT, WORDS, find_recited
 from sottovoce.commands.model_folder import ModelFolder
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import collect
 from sottovoce.data.store import Store
-from sottovoce.data.subwords import Subwords
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models.lstm import LSTM
 from sottovoce_evidence import bases
@@ -77,18 +75,13 @@ def test_a_model_that_learned_other_text_recites_nothing(overfit):
     assert found.passages == ()
 
 
+@pytest.mark.slow
 def test_a_passage_ends_where_a_word_is_unknown(overfit):
     words = SECRET.split()
     words[PROMPT + WORDS - 1] = "xyzzy"
     assert find_recited(overfit, store_of([SECRET, *OTHERS])).longest > WORDS
     cut = find_recited(overfit, store_of([" ".join(words), *OTHERS]))
     assert all("<unk>" not in passage.text for passage in cut.passages)
-
-
-def test_words_of_a_passage_are_counted_whatever_its_tokens():
-    for tokenizer in (VOCABULARY, Subwords.of_bytes()):
-        passage = tuple(tokenizer.encode("ba be bi")[1:-1])
-        assert recitation._words_in(passage, tokenizer) == 3
 
 
 def test_the_card_of_the_english_base_says_that_it_recites_no_passage():

@@ -75,11 +75,6 @@ def test_only_who_takes_part_is_left_out(store):
     assert changed == {row for row in drawn if len(store[row]) > 1}
 
 
-def test_leaving_out_no_user_is_refused(store):
-    with pytest.raises(SottoError, match="leave_out=0 must be from 1 to"):
-        choose_users(training(store, 9, mode="none"), 0, SECRETS)
-
-
 def test_shadow_models_have_who_is_marked_and_those_who_always_are_and_rounds_of_the_same_size(store, monkeypatch):
     """The coins of a shadow model are of another rate, so that as many join as in the run."""
     seen = []

@@ -10,7 +10,6 @@ from sottovoce.commands.bases import fitting, read_frequencies
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models import registry
 from sottovoce_evidence import bases
-from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import sha256_of
 
 PAPERS_LSTM = {"embedding": 96, "hidden": 256}
@@ -72,18 +71,3 @@ def test_the_tokens_of_its_text_are_counted(english):
     assert sum(counts.values()) == card.tokens
     assert list(counts) == list(Vocabulary.load(folder / bases.VOCABULARY).words)
     assert counts["the"] > counts["this"] > counts["zone"] > 0
-
-
-def test_counts_that_do_not_fit_the_words_are_refused(tmp_path):
-    assert read_frequencies(tmp_path) == {}
-    (tmp_path / bases.VOCABULARY).write_text("red\nblue\n")
-    for damaged in ("3\n", "3\nmany\n"):
-        (tmp_path / bases.FREQUENCIES).write_text(damaged)
-        with pytest.raises(SottoError, match="cannot read"):
-            read_frequencies(tmp_path)
-
-
-def test_a_folder_without_a_card_is_no_base(tmp_path):
-    with pytest.raises(SottoError, match="is not a base"):
-        bases.read_base(tmp_path)
-    assert bases.find("klingon") is None

@@ -12,12 +12,9 @@ import pytest
 from rich.cells import cell_len
 
 from scores import score
-from sottovoce.cli import display
 from sottovoce.cli.display import (
     gentle_stop,
-    print_columns,
     print_json,
-    print_rows,
     progress_of_rounds,
     progress_of_steps,
     shown_epsilon,
@@ -35,14 +32,6 @@ def test_a_cost_is_rounded_up_and_what_was_shown_down():
 def test_no_number_that_is_none_gets_into_json():
     with pytest.raises(ValueError, match="not JSON compliant"):
         print_json({"epsilon": float("nan")})
-
-
-def test_a_column_may_lack_rows(capsys):
-    print_columns("Evaluation", {"users": {"top-1": "9%", "spread": "2%"}, "public": {"top-1": "7%"}})
-    page = capsys.readouterr().out
-    assert all(word in page for word in ("users", "public", "top-1", "9%", "7%", "spread", "2%"))
-    print_rows("By words", [{"part": "rare", "top-1": "1%"}, {"part": "common", "top-1": "9%"}])
-    assert "common" in capsys.readouterr().out
 
 
 def test_the_first_signal_asks_and_the_second_stops(capsys):
@@ -81,15 +70,6 @@ def test_a_reader_who_goes_asks_to_stop(monkeypatch):
             assert stop.status == 130
 
 
-def test_a_run_that_goes_on_says_from_where(capsys):
-    begun = Progress(2, 9, 0.0, 2.0, 0, 0.0, None, resumed="run goes on from the checkpoint of round 2")
-    with progress_of_rounds("run") as show:
-        show(begun)
-    with progress_of_rounds("run", quiet=True) as show:
-        show(begun)
-    assert capsys.readouterr().err.splitlines() == [begun.resumed, "run: round 2 of 9  ε 0 of 2  compiling"]
-
-
 def test_rounds_are_shown_as_lines_where_there_is_no_terminal(capsys):
     with progress_of_rounds("run") as show:
         show(Progress(0, 9, 0.0, 2.0, 0, 0.0, None))
@@ -110,18 +90,6 @@ def test_rounds_are_shown_as_lines_where_there_is_no_terminal(capsys):
 
 BASELINES = Baselines("base english", score(200, 0.117, 0.2, 0.3, 180.0), "text", ".", score(200, 0.05, 0.1, 0.2, 1.0))
 SCORES = Evaluation(200, 900, 0.123, 0.2, 0.3, 0.1, 210.0, 200.0, 0.05)
-
-
-def test_on_a_terminal_the_time_left_is_there_before_the_first_round_and_counts_down(monkeypatch):
-    terminal, now = FakeTerminal(), 100.0
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    with progress_of_rounds("run") as show:
-        show(Progress(0, 40, 0.0, 8.0, 0, 0.0, None, None, 4000.0, BASELINES))
-        now = 110.0
-    shown = terminal.getvalue()
-    assert "0/40" in shown
-    assert "1:06:30 left" in shown
 
 
 @pytest.mark.parametrize(
@@ -149,30 +117,6 @@ def test_on_a_narrow_terminal_round_and_time_left_stay(monkeypatch, width, there
     assert [words for words in gone if words in line] == []
 
 
-def test_steps_of_one_length_tell_the_time_left(monkeypatch):
-    terminal, now = FakeTerminal(), 100.0
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    with progress_of_steps("evaluate") as step:
-        now = 130.0
-        step(3, 12)
-    assert "1:30 left" in terminal.getvalue()
-
-
 class FakeTerminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-def test_ctrl_c_while_a_bar_starts_is_no_other_error(monkeypatch):
-    cursor = []
-
-    def stopped(self, show=True):
-        cursor.append(show)
-        if not show:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("rich.console.Console.show_cursor", stopped)
-    with pytest.raises(KeyboardInterrupt), display._live_bar("prepare") as update:
-        update(0, 9)
-    assert cursor == [False, True]  # the terminal has its cursor again

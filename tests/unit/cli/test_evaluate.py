@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli.evaluate import Measures, Private, Texts, _column, _private_rows, evaluate
+from sottovoce.cli.evaluate import Measures, Private, Texts, _private_rows, evaluate
 from sottovoce.commands.private_evaluation import PrivateEvaluation
-from sottovoce.evaluation.figures import Evaluation
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
@@ -35,23 +34,6 @@ def test_what_does_not_go_together_is_refused(kind, given, words):
         kind(**given)
 
 
-def test_keystrokes_are_counted_with_three_suggestions_unless_another_number_is_given():
-    assert [measures.shown for measures in (Measures(), Measures(keystrokes=True))] == [0, 3]
-    assert Measures(keystrokes=True, suggestions=5).shown == 5
-
-
-def test_what_a_tokenizer_has_not_is_not_shown():
-    words = Evaluation(200, 900, 0.1, 0.2, 0.3, 0.15, 210.0, 200.0, 0.05, bits_per_byte=2.34567, bytes=4000)
-    pieces = replace(words, top1_words=0.2, oov_rate=None, words=1600)
-    shown = [_column(each) for each in (words, pieces, replace(pieces, top1_words=None))]
-    assert shown[0]["bits per byte"] == "2.346"
-    assert (shown[0]["top-1 over words"], shown[0]["outside the vocabulary"]) == ("15.00%", "5.00%")
-    assert shown[1]["top-1 over words"] == "20.00% ± 1.96, at 1,600 words"
-    assert shown[0].keys() - shown[1].keys() == {"outside the vocabulary", "perplexity in vocabulary"}
-    assert "perplexity per token" in shown[1]
-    assert shown[2]["top-1 over words"] == "not measured (--words 0)"
-
-
 @pytest.mark.parametrize(
     "more",
     [
@@ -66,10 +48,6 @@ def test_what_a_tokenizer_has_not_is_not_shown():
 def test_exact_figures_are_not_asked_for_with_private_ones(more):
     with pytest.raises(SottoError, match="measures held-out users of a store; it goes with --store"):
         evaluate(Path("a"), private=Private(1.0), **more)
-
-
-def test_private_settings_are_named_by_their_options(refusal):
-    assert "--private-epsilon 0 must be above 0" in refusal("evaluate", "run", "--private-epsilon", "0")
 
 
 def test_private_figures_are_shown_with_their_noise_and_what_they_cost():

@@ -21,9 +21,3 @@ def test_an_example_parses_as_a_call_of_its_command(name, line):
     command, _, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     assert program == "sotto"
     assert command is dict(commands(app))[name].default_command
-
-
-def test_examples_are_at_the_end_of_the_help(sotto, capsys):
-    sotto(["init", "--help"])
-    *_, first, second = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
-    assert (first, second) == EXAMPLES["init"]

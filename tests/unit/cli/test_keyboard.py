@@ -23,14 +23,6 @@ def test_runs_are_served(sotto, stub, capsys, runs):
     assert browser.calls == []
 
 
-def test_a_browser_is_opened_on_demand(sotto, stub):
-    stub(APP, ("the app", "/"))
-    serve, browser = stub(SERVE), stub("webbrowser.open")
-    sotto(["keyboard", "run", "--open"])
-    serve.names["ready"]("http://127.0.0.1:9/")
-    assert browser.places == ("http://127.0.0.1:9/",)
-
-
 def test_a_secret_address_is_printed_and_no_browser_is_started_with_it(sotto, stub, capsys):
     """All accounts of a machine see with what a program was started."""
     stub(APP, ("the app", "/secret/"))

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from examples import first_of
-from sottovoce.cli.plan import Training, plan, whole
-from sottovoce.commands.stores import prepare_demo
+from sottovoce.cli.plan import Training, whole
 from sottovoce_evidence.accounting.matrices import Banded, Identity
 from sottovoce_evidence.errors import SottoError
-
-
-def test_a_whole_number_may_be_written_with_an_exponent():
-    assert whole("users", 1e6) == 1_000_000
 
 
 @pytest.mark.parametrize("value", [1.5, float("inf"), float("nan")])
@@ -64,26 +56,6 @@ def mine(tmp_path):
     return path
 
 
-def test_users_are_timed_with_as_many_tokens_as_the_store_keeps(mine, stub, sotto, capsys, tmp_path):
-    timed = stub("sottovoce.commands.bench.users_per_second", 10.0)
-    sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'none'}"])
-    assert timed.places[1] == 480
-    prepare_demo(tmp_path / "store", 30, tokens=1600)
-    timed.calls.clear()
-    sotto(["plan", str(mine), "--set", f"data.store={tmp_path / 'store'}"])
-    assert timed.places[1] == 1600
-    assert "timed here with 1,600 tokens a user" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("more", "rate"), first_of([(["--users-per-second", "5"], 5.0), (["--no-bench"], None)]))
-def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, answer, more, rate):
-    stub("sottovoce.commands.bench.users_per_second", AssertionError("it was timed"))
-    found = answer("plan", mine, *more)
-    assert found["users_per_second"] == rate
-    assert (found["choices"][0]["hours"] is None) == (rate is None)
-    assert len(found["others"]) == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -99,11 +71,6 @@ def test_a_machine_is_not_timed_where_a_rate_is_given_or_not_wanted(mine, stub, 
 )
 def test_what_does_not_go_with_a_recipe_is_refused(mine, refusal, arguments, words):
     assert words in refusal("plan", mine, *arguments)
-
-
-def test_numbers_need_delta_and_no_settings_of_a_recipe(refusal):
-    assert "needs --delta" in refusal("plan", "--users", "100")
-    assert "go with a recipe" in refusal("plan", "--delta", "1e-5", "--no-bench")
 
 
 SIZES = ["plan", "--users", "2700", "--cohort", "100", "--rounds", "100", "--delta", "1e-5"]
@@ -125,15 +92,3 @@ def test_a_plan_with_correlated_noise_as_json(answer, monkeypatch):
     assert made["noise_over_clip"] == pytest.approx(made["noise_multiplier"] * made["sensitivity"])
     assert made["rho"] == pytest.approx(0.5 / made["noise_multiplier"] ** 2)
     assert made["epsilon"] < made["epsilon_zcdp"] < made["epsilon_replaced"]
-
-
-def test_a_cohort_is_not_found_for_correlated_noise():
-    with pytest.raises(SottoError, match="independent noise"):
-        Training(noise_std=0.1, clip_norm=1.0, noise="banded").with_cohort()
-
-
-def test_the_best_of_several_runs_is_shown_beside_one_and_all(capsys):
-    plan(delta=[1e-6], training=Training(users=100, cohort=100, rounds=4, noise_multiplier=1.2, select=8), json=True)
-    found = json.loads(capsys.readouterr().out)["selection"]
-    assert [one["distribution"] for one in found["choosing"]] == ["logarithmic", "geometric", "poisson"]
-    assert found["epsilon_one"] < found["choosing"][0]["epsilon"] < found["epsilon_all"]

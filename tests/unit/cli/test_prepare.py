@@ -10,7 +10,6 @@ import pytest
 
 from sottovoce.cli.main import main
 from sottovoce.cli.prepare import Words
-from sottovoce.data.grouping import Grouping
 from sottovoce_evidence.errors import SottoError
 
 BUDGET = {"epsilon": 1.0, "delta": 1e-6}
@@ -43,15 +42,6 @@ def test_a_store_says_where_its_words_come_from(tmp_path):
     assert {"tea", "milk"} <= set(vocabulary.words)
     assert Words(vocabulary_size=500).open()[1] == {"source": "public", "list": "wordfreq"}
     assert Words(private_vocabulary=True, **BUDGET).epsilon == 1.0
-
-
-def test_words_are_counted_in_public_text_alone(tmp_path):
-    (tmp_path / "public.txt").write_text("tea tea tea\nmilk\n")
-    words, public = Words(own_words=True), [tmp_path / "public.txt"]
-    assert words.text_to_count(public, Grouping(plain_text=True)) == public
-    assert Words().text_to_count(public, Grouping(plain_text=True)) == []
-    with pytest.raises(SottoError, match="--own-words counts public text"):
-        words.text_to_count(public, Grouping())
 
 
 @pytest.mark.parametrize(("given", "held_out"), [([], "exact"), (["--held-out", "private"], "private")])
@@ -96,24 +86,6 @@ def comments(tmp_path: Path, last: str = "") -> Path:
     text = "".join(row.format(f"{name}", number) for number, name in enumerate(["ann", "bea", "cy", "tea_bot"] * 3))
     path.write_text(text + last, encoding="utf-8")
     return path
-
-
-def test_a_folder_is_named_by_its_files_and_empty_records_are_counted(sotto, tmp_path, capsys):
-    rows = "user,text\n" + "".join(f"{user},tea {text}\n" for user in ("ann", "bea") for text in ("milk", "cake"))
-    people = tmp_path / "people"
-    people.mkdir()
-    for name in "ab":
-        (people / f"{name}.csv").write_text(rows + "cy,\n")
-    (people / "notes.md").write_text("no table")
-    sotto(["prepare", str(people), "--test-users", "0", "--out", str(people / "store")])
-    out = capsys.readouterr().out
-    assert re.search(r"files read +│ +2: a\.csv, b\.csv ", out)
-    assert re.search(r"empty records left out +│ +2 ", out)
-    for name in "cdef":
-        (people / f"{name}.csv").write_text(rows)
-    sotto(["prepare", str(people / "*.csv"), "--test-users", "0", "--out", str(tmp_path / "more")])
-    out = capsys.readouterr().out
-    assert re.search(r"files read +│ +6: a\.csv, b\.csv, c\.csv, d\.csv, … ", out)
 
 
 def test_a_dump_becomes_a_store_by_its_format(tmp_path, capsys):

@@ -21,7 +21,6 @@ PLAN = Release(
     notes=("no ONNX",),
 )  # fmt: skip
 KEPT = Release("run", False, "out", ("no audit", "no guarantee"), (), (), "")
-DEFAULTS = {"most_exposure": None, "require_audit": False, "publication": Publication()}
 
 
 @pytest.fixture
@@ -68,12 +67,6 @@ def test_a_release_shows_its_plan_its_check_and_its_audits(sotto, release, capsy
         assert words in out
 
 
-def test_a_rehearsal_releases_nothing(sotto, release, capsys):
-    sotto(["release", "run", "--out", "out", "--dry-run"])
-    assert [rehearsal for _, rehearsal, _ in release] == [True]
-    assert "files: README.md" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("typed", "calls"), [("y\n", 2), ("yes\n", 2), ("\n", 1), ("no\n", 1), ("", 1)])
 def test_a_person_at_a_terminal_is_asked(sotto, release, terminal, capsys, typed, calls):
     terminal(typed)
@@ -89,19 +82,6 @@ def test_where_nobody_can_be_asked_yes_is_needed(release, refusal, given):
     assert [rehearsal for _, rehearsal, _ in release] == [True]
 
 
-def test_json_at_a_terminal_asks_nothing_and_needs_yes(release, terminal):
-    terminal("y\n")
-    with pytest.raises(SystemExit, match="2"):
-        main(["release", "run", "--out", "out", "--json"])
-    assert len(release) == 1
-
-
-def test_with_yes_nobody_is_asked(sotto, release, terminal):
-    terminal("n\n")
-    sotto(["release", "run", "--out", "out", "--yes"])
-    assert len(release) == 2
-
-
 @pytest.mark.parametrize("json", [False, True])
 def test_what_is_not_released_has_all_reasons_and_status_1(stub, capsys, json):
     stub(RELEASE, KEPT)
@@ -112,20 +92,6 @@ def test_what_is_not_released_has_all_reasons_and_status_1(stub, capsys, json):
         assert '"reasons": ["no audit", "no guarantee"]' in out
     else:
         assert out == "not released: run\n- no audit\n- no guarantee\n"
-
-
-def test_the_options_have_defaults_and_json_is_one_object(release, answer):
-    assert answer("release", "run", "--out", "out", "--yes")["not_run"] == ["canaries"]
-    assert [names for _, _, names in release] == [DEFAULTS, DEFAULTS]
-
-
-@pytest.mark.parametrize("given", [("--license", "a: b"), ("--language", "English")])
-def test_a_licence_and_a_language_have_short_names(refusal, given):
-    assert f"{given[0]} '{given[1]}' must be" in refusal("release", "run", "--out", "out", *given)
-
-
-def test_a_folder_without_a_run_is_refused(refusal, tmp_path):
-    assert "holds no run" in refusal("release", tmp_path, "--out", tmp_path / "out")
 
 
 ERASED = "nothing was released, but the secrets of run are erased; give the same command again"

@@ -43,16 +43,6 @@ def test_claims_are_checked_and_nothing_is_trained(sotto, stub, answer, capsys, 
     assert run.calls == []
 
 
-def test_results_are_drawn_again_without_training(stub, answer, tmp_path):
-    stub(f"{RUNNING}.check_paper")
-    draw, run = stub(f"{RUNNING}.redraw", ["a part"]), stub(f"{RUNNING}.reproduce")
-    stub(f"{RUNNING}.summary", [{"name": "figure-2"}])
-    found = answer("reproduce", "--out", tmp_path, "--from-results", "--figure", 2)
-    assert draw.places == (["figure-2"], tmp_path)
-    assert run.calls == []
-    assert found == {"out": str(tmp_path), "finished": True, "experiments": [{"name": "figure-2"}]}
-
-
 @pytest.mark.parametrize("name", [None, "mcmahan2018"])
 def test_the_list_has_costs_of_every_size(answer, name):
     found = answer("reproduce", *([name] if name else []), "--list")
@@ -61,22 +51,3 @@ def test_the_list_has_costs_of_every_size(answer, name):
     for paper in papers:
         assert all(set(row["runs"]) == set(row["user_updates"]) for row in paper["experiments"])
         assert any(row["user_updates"]["gpu"] > row["user_updates"]["smoke"] > 0 for row in paper["experiments"])
-
-
-def test_what_is_left_is_listed_claim_by_claim(sotto, stub, answer, capsys, tmp_path):
-    row = {"claim": "clip", "says": "S hardly matters: cannot be told", "runs": ["a-seed1", "a-seed2"], "seconds": 90.4}
-    check, listed = stub(f"{RUNNING}.check_paper"), stub(f"{RUNNING}.missing_runs", [row])
-    run = stub(f"{RUNNING}.reproduce")
-    sotto(["reproduce", "schultz2019", "--undecided", "--list", "--seeds", "3", "--out", str(tmp_path)])
-    assert (check.places, listed.places) == ((tmp_path, "schultz2019"), (tmp_path, 3))
-    said = capsys.readouterr().out
-    assert said.startswith("S hardly matters: cannot be told\n    2 runs, 90 s\n    a-seed1\n    a-seed2\n")
-    assert said.endswith("2 runs in all, 90 s if each takes as long as before.\n")
-    assert answer("reproduce", "--undecided", "--list", "--out", tmp_path) == {"claims": [row]}
-    assert run.calls == []
-
-
-def test_a_folder_is_needed_to_train(refusal):
-    assert "--out is missing" in refusal("reproduce")
-    assert "--out is missing" in refusal("reproduce", "--undecided", "--list")
-    assert "mcmahan2019" in refusal("reproduce", "mcmahan2019", "--list")

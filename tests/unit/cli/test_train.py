@@ -36,18 +36,6 @@ def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub,
     assert train.names["stop"]() is False
 
 
-@pytest.mark.parametrize(("given", "said"), [("english", True), ("./english", False)])
-def test_a_folder_of_the_name_of_a_base_is_not_mistaken_for_it(
-    sotto, stub, result, tmp_path, monkeypatch, capsys, given, said
-):
-    train = stub(TRAIN, result())
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "english").mkdir()
-    sotto(["train", "demo", "--out", "new", "--from", given])
-    assert train.places[0].model.initial == given
-    assert ("note: 'english' is the base in the package" in capsys.readouterr().err) == said
-
-
 def test_a_practice_asks_nobody_and_says_how_to_train_for_real(sotto, stub, result, tmp_path, capsys):
     train = stub(TRAIN, result())
     sotto(["train", "demo", "--practice", "--out", "trial", "--set", "run.rounds=3", "--set", "local.epochs=2"])
@@ -68,14 +56,6 @@ def test_the_result_is_one_json_object(stub, result, answer, tmp_path):
     assert (found["epsilon_spent"], found["epsilon_store"]) == (4.624, 6.918)
     assert (found["notes"], found["bytes"]) == (["a note"], TRAFFIC)
     assert (found["evaluation"]["top1"], found["baselines"]) == (0.25, None)
-
-
-def test_a_run_without_a_guarantee_shows_an_infinite_epsilon(result, capsys):
-    print_result(result(private=False), json=False, next_step="look here")
-    page = capsys.readouterr().out
-    assert "∞, not private" in page
-    assert "ε of the store" not in page
-    assert page.endswith("look here\n")
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -159,12 +139,6 @@ def test_a_dry_run_trains_nothing(sotto, stub, answer, capsys):
     assert (train.calls, [places[1] for places, _ in forecast.calls]) == ([], [None, Path("here")])
 
 
-def test_a_run_that_is_declined_is_no_success(sotto, stub, capsys):
-    stub(TRAIN, Declined("no"))
-    sotto(["train", "demo", "--out", "here"], status=1)
-    assert capsys.readouterr().out == "nobody was charged, and no run was made\n"
-
-
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("arguments", [("train", "demo", "--out", "here"), ("resume", "here")])
 def test_a_run_that_was_stopped_is_no_success(sotto, monkeypatch, result, capsys, arguments, number, status):
@@ -212,10 +186,6 @@ def test_a_run_that_is_stopped_at_once_says_how_to_go_on_and_from_which_round(
     err = capsys.readouterr().err
     assert (f"stopped; go on with: sotto resume {run} (from round 7)\n" in err) is begun
     assert err.endswith("interrupted\n")
-
-
-def test_a_run_needs_a_folder(refusal):
-    assert "--out is missing" in refusal("train", "demo")
 
 
 def test_what_follows_from_who_takes_part_is_marked_as_the_owners(result, capsys):

@@ -23,36 +23,6 @@ def test_a_measurement_says_what_was_measured(monkeypatch):
     assert found.tokens_per_second == pytest.approx(found.users_per_second * 160)
 
 
-def test_a_cohort_of_nobody_is_refused():
-    with pytest.raises(SottoError, match="1 or more"):
-        bench.measure("demo", cohort=-3)
-
-
-@pytest.mark.slow
-def test_rounds_of_any_size_share_one_program():
-    """A guard that counts work, not seconds."""
-    store = bench.made_up_users(30, 500, 160)
-    assembly = bench.assemble_timed(Recipe.load("demo").replace(run={"block": 8}), store, 30)
-    cohort_sum._add_block.clear_cache()
-    clip_norms = assembly.algorithm.mechanism.clip_norms(1, None)
-    for size in (0, 3, 8, 9, 22):
-        key = jax.random.key(size)
-        summed = assembly.sum_updates(assembly.algorithm, Task(assembly.model, np.arange(size), clip_norms, key), store)
-        assert summed.users == size
-    assert cohort_sum._add_block._cache_size() == 1
-
-
-@pytest.mark.slow
-def test_the_second_round_compiles_nothing():
-    store = bench.made_up_users(8, 500, 160)
-    recipe = Recipe.load("demo").replace(run={"block": 8, "kernels": "off"})
-    play = bench.play_next(bench.assemble_timed(recipe, store, 8), store)
-    cohort_sum._add_block.clear_cache()
-    play()
-    play()
-    assert cohort_sum._add_block._cache_size() == 1
-
-
 @pytest.mark.slow
 def test_a_cohort_of_many_blocks_holds_no_more_than_one_of_few(monkeypatch):
     """So that a cohort may be larger than memory: of a block that was added nothing stays but four numbers a user."""
@@ -114,9 +84,3 @@ def test_a_recipe_with_correlated_noise_can_be_timed(privacy):
     assembly = bench.assemble_timed(TINY.replace(privacy=privacy), bench.made_up_users(2, 40, 20), 2)
     assert assembly.recipe.privacy.noise == "independent"
     assert assembly.recipe.model.hidden == 4
-
-
-def test_any_recipe_can_be_timed():
-    recipe = TINY.replace(privacy={"cohort": 4.0, "weight_cap": 100.0, "total_weight": 50.0})
-    recipe = recipe.replace(federation={"max_silos": 2})
-    assert bench.users_per_second(recipe, tokens=40, seconds=0.0) > 0

@@ -15,14 +15,12 @@ from sottovoce.commands.prepare import PrivateVocabulary, prepare_privately
 from sottovoce.data.contexts import begin_token, declare
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
-from sottovoce.data.reddit import Reddit
 from sottovoce.data.store import Store, store_facts
 from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer, last_typed
 from sottovoce.data.tokenizer_files import load_tokenizer, save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce_evidence.errors import SottoError
-from tokenizer_examples import byte_level
 
 WORDS = Vocabulary.from_words(["red", "tree", "blue", "sky"])
 KINDS: tuple[Tokenizer, ...] = (WORDS, Vocabulary.from_words(["rot"], language="de"), Subwords.of_bytes())
@@ -130,11 +128,6 @@ def test_numbers_are_values_and_a_store_gives_its_values_to_the_next_one(tmp_pat
     assert one.fingerprint == Store.open(tmp_path / "b").fingerprint
 
 
-def test_values_that_no_record_has_are_warned_of(tmp_path):
-    summary = prepare(ROWS, tmp_path / "store", WORDS, Grouping(context_field="lang", context_values=("DE",)))
-    assert any("no record has one of the declared values" in each for each in summary.warnings)
-
-
 def test_neighbours_who_differ_in_what_is_known_of_one_writer_differ_in_that_row_alone(tmp_path):
     """The value is the user's data, as the text is: nothing of it reaches another row or the vocabulary."""
     prepare(ROWS, tmp_path / "a", WORDS, GROUPING)
@@ -145,28 +138,6 @@ def test_neighbours_who_differ_in_what_is_known_of_one_writer_differ_in_that_row
     assert one.vocabulary == other.vocabulary
     assert one.fingerprint != other.fingerprint  # noise is keyed by it
     assert one.names_fingerprint == other.names_fingerprint
-
-
-@pytest.mark.parametrize(
-    ("settings", "tokenizer", "words"),
-    [
-        ({"context_field": "lang"}, WORDS, "would be a release"),
-        ({"context_field": "lang", "context_values": ("a b",)}, WORDS, "has a space"),
-        ({"context_field": "lang", "context_values": ("",)}, WORDS, "has a space"),
-        ({"context_field": "lang", "context_values": ("a", "a")}, WORDS, "named twice"),
-        ({"context_field": "lang", "context_values": ("a",)}, WORDS.with_contexts(["de"]), "has tokens for de"),
-        ({"context_field": "lang", "context_values": ("a",)}, byte_level(), "has none to spare"),
-        ({"context_values": ("a",)}, WORDS, "name it with context_field"),
-        ({"context_field": "text", "context_values": ("a",)}, WORDS, "names the user or the text already"),
-        ({"context_field": "lang", "plain_text": True}, WORDS, "from records with users"),
-        ({"context_field": "lang", "dump": Reddit()}, WORDS, "from records with users"),
-    ],
-)  # fmt: skip
-def test_refused(settings, tokenizer, words, tmp_path):
-    with pytest.raises(SottoError, match=words) as refused:
-        prepare(ROWS, tmp_path / "store", tokenizer, Grouping(**settings))
-    assert "\n" not in str(refused.value)
-    assert not (tmp_path / "store").exists()
 
 
 def test_a_private_vocabulary_has_contexts_too_and_bad_values_cost_nothing(tmp_path):

@@ -80,12 +80,6 @@ def test_parquet(tmp_path: Path, user_type: pa.DataType) -> None:
     assert list(records(path)) == PAIRS
 
 
-def test_parquet_users_may_be_integers(tmp_path: Path) -> None:
-    path = tmp_path / "corpus.parquet"
-    parquet.write_table(pa.table({"user": [3, 2**40], "text": ["a", "b"]}), path)
-    assert list(records(path)) == [("3", "a"), (str(2**40), "b")]
-
-
 def test_several_files_follow_one_another_with_own_field_names(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"author": "ann", "body": "one"}\n')
     (tmp_path / "b.csv").write_text("body,author\ntwo,bob\n")
@@ -97,11 +91,6 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("user,text\nann,hi\n".encode("utf-8-sig"))
     (tmp_path / "a.jsonl").write_bytes('{"user": "ann", "text": "hi"}'.encode("utf-8-sig"))
     assert list(records([tmp_path / "a.csv", tmp_path / "a.jsonl"])) == [("ann", "hi")] * 2
-
-
-def test_a_zst_of_several_frames_is_read_to_its_end(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl.zst").write_bytes(zstd(as_jsonl(PAIRS[:2]) + b"\n") + zstd(as_jsonl(PAIRS[2:])))
-    assert list(records(tmp_path / "a.jsonl.zst")) == PAIRS
 
 
 def test_a_csv_field_may_be_longer_than_the_standard_limit(tmp_path: Path) -> None:
@@ -250,21 +239,6 @@ def test_a_fault_in_parquet_names_the_row(tmp_path: Path, table: dict[str, list[
     assert "\n" not in str(caught.value)
 
 
-def test_a_column_of_parquet_that_is_there_twice_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "c.parquet"
-    columns = [pa.array(["ann"]), pa.array(["one"]), pa.array(["two"])]
-    parquet.write_table(pa.Table.from_arrays(columns, names=["user", "text", "text"]), path)
-    with pytest.raises(SottoError, match=r"c\.parquet: the field 'text' is there more than once"):
-        list(records(path))
-
-
-def test_what_repeats_beside_user_and_text_or_differs_in_case_is_no_fault(tmp_path: Path) -> None:
-    """JSON and parquet tell names by their case, and so do the options that name the fields."""
-    (tmp_path / "a.jsonl").write_text('{"x": 1, "user": "ann", "User": 3, "x": {"text": 1, "text": 2}, "text": "hi"}\n')
-    (tmp_path / "a.csv").write_text("x,user,x,Text,text\n,ann,,no,hi\n")
-    assert list(records([tmp_path / "a.jsonl", tmp_path / "a.csv"])) == [("ann", "hi")] * 2
-
-
 SECRET = "zebra quagga okapi"
 
 
@@ -326,17 +300,6 @@ def test_blank_lines_are_passed_over_many_at_once(tmp_path: Path, name: str, hea
         next(stream)
 
 
-def test_a_damaged_page_of_parquet_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "c.parquet"
-    parquet.write_table(pa.table({"user": ["ann"] * 500, "text": [f"text {i}" for i in range(500)]}), path)
-    content = bytearray(path.read_bytes())
-    content[4:300] = b"\xff" * 296
-    path.write_bytes(content)
-    with pytest.raises(SottoError, match=r"c\.parquet") as caught:
-        list(records(path))
-    assert "\n" not in str(caught.value)
-
-
 def test_a_file_without_line_ends_is_not_swallowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "LONGEST_LINE", 100)
     (tmp_path / "a.json").write_text(GOOD + "[" + GOOD.strip() * 9)
@@ -357,19 +320,6 @@ def test_paths_are_checked_before_anything_is_read(tmp_path: Path) -> None:
             records(paths)
     with pytest.raises(SottoError, match="both 'text'"):
         Reading(("text",), "text")
-
-
-def test_a_file_that_may_not_be_read_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Permissions do not bind root, so the refusal is simulated."""
-    path = tmp_path / "a.jsonl"
-    path.write_text(GOOD)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(SottoError, match=r"cannot read .*a\.jsonl \(Permission denied\)"):
-        list(records(path))
 
 
 @pytest.mark.parametrize(
@@ -407,11 +357,6 @@ def test_the_delimiter_and_the_encoding_of_a_table_are_found(
     assert list(records(path)) == PAIRS
 
 
-def test_names_of_columns_decide_the_delimiter_and_may_have_spaces_around(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("a,b,c,d;user; text\n1,2,3,4;ann;hi\n")
-    assert list(records(tmp_path / "a.csv")) == [("ann", "hi")]
-
-
 def test_a_given_delimiter_and_encoding_are_used(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("user:text\nann:живо\n".encode("koi8-r"))
     assert list(records(tmp_path / "a.csv", delimiter=":", encoding="koi8-r")) == [("ann", "живо")]
@@ -419,21 +364,6 @@ def test_a_given_delimiter_and_encoding_are_used(tmp_path: Path) -> None:
     assert list(records(tmp_path / "b.jsonl", encoding="latin-1")) == [("ann", "été")]
     with pytest.raises(SottoError, match=r"b\.jsonl: text is not utf-16"):
         list(records(tmp_path / "b.jsonl", encoding="utf-16"))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"delimiter": ";;"}, "delimiter=';;' must be one character"),
-        ({"delimiter": '"'}, "must be one character other than a quote"),
-        ({"encoding": "klingon"}, "encoding='klingon' is not known"),
-        ({"encoding": "base64"}, "encoding='base64' is not known"),
-        ({"users": ("a", "a")}, "several different ones"),
-    ],
-)
-def test_settings_of_reading_are_checked(settings: dict, message: str) -> None:
-    with pytest.raises(SottoError, match=message):
-        Reading(**settings)
 
 
 def test_a_line_of_a_table_that_is_not_utf8_is_guessed_by_itself(tmp_path: Path) -> None:
@@ -459,11 +389,6 @@ def test_folders_and_patterns_are_read_in_order(tmp_path: Path) -> None:
     with pytest.raises(SottoError, match=r"no file to read in .*empty"):
         records(tmp_path / "empty")
     assert [text for _, text in pieces(tmp_path, 9)] == ["user,text", "ann,_SUCCESS"]
-
-
-def test_a_name_with_a_star_that_exists_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "a[1].jsonl").write_text(GOOD)
-    assert len(list(records(tmp_path / "a[1].jsonl"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -574,8 +499,3 @@ def test_a_fault_in_what_a_program_gives_is_one_line(given: Any, message: str) -
     with pytest.raises(SottoError, match=message) as caught:
         list(records(given))
     assert "\n" not in str(caught.value)
-
-
-def test_plain_text_is_no_table() -> None:
-    with pytest.raises(SottoError, match="plain text is read from files"):
-        pieces(PAIRS, 9)

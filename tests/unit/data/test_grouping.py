@@ -11,27 +11,6 @@ from sottovoce.data.grouping import Grouping, Spill
 from sottovoce_evidence.errors import SottoError
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"min_tokens": 0}, "min_tokens=0 must be at least 1"),
-        ({"tokens_per_user": 1}, r"tokens_per_user=1 must be in \[2, "),
-        ({"tokens_per_user": 2**24 + 1}, r"must be in \[2, 16777216\]"),
-        ({"min_tokens": 9, "tokens_per_user": 8}, "min_tokens=9 is above tokens_per_user=8"),
-        ({"test_users": 1.0}, r"test_users=1.0 must be in \[0, 1\)"),
-        ({"test_users": -0.1}, r"test_users=-0.1 must be in \[0, 1\)"),
-        ({"test_users": float("nan")}, r"test_users=nan must be in \[0, 1\)"),
-        ({"split_key": ""}, "split_key is empty"),
-        ({"held_out": "noised"}, "held_out='noised' must be 'exact' or 'private'"),
-        ({"held_out": "private", "plain_text": True}, "plain text has none"),
-    ],
-)
-def test_settings_have_ranges(settings: dict, message: str) -> None:
-    with pytest.raises(SottoError, match=message) as caught:
-        Grouping(**settings)
-    assert "\n" not in str(caught.value)
-
-
 def test_the_share_held_out_is_about_the_one_asked_for_and_follows_the_key() -> None:
     names = [f"user {number}" for number in range(4000)]
     held = {key: [g.holds_out(g.name(n)) for n in names] for key in ("a", "b") for g in [Grouping(split_key=key)]}

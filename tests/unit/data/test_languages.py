@@ -1,7 +1,5 @@
 """Languages by their codes; near names; which have a public list."""
 
-import json
-
 import pytest
 
 from sottovoce.data.languages import NAMES, SEGMENTED, Language, find_language
@@ -30,15 +28,3 @@ def test_a_language_without_a_list_says_how_to_make_one() -> None:
     assert find_language("th").listed is None
     with pytest.raises(SottoError, match=r"Thai .*sotto base train TEXT --language th"):
         next(find_language("th").public_words(10))
-
-
-def test_lists_are_as_people_write() -> None:
-    assert {"της", "μας"} <= set(find_language("el").public_words(200))
-    assert {"dass", "daß", "große"} <= set(find_language("de").public_words(1000))
-    assert find_language("hr").listed == "sh"
-
-
-def test_what_a_page_needs_is_plain_json() -> None:
-    facts = json.loads(json.dumps(find_language("tr").to_json()))
-    assert facts["letters"][:2] == [["İ", "i"], ["I", "ı"]]
-    assert Language.from_json(facts) == find_language("tr")

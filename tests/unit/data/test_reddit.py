@@ -7,7 +7,6 @@ import gzip
 import json
 import lzma
 import random
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,7 +15,7 @@ import pytest
 from sottovoce.data import lines, reddit
 from sottovoce.data.census import Census
 from sottovoce.data.grouping import Grouping
-from sottovoce.data.reddit import Reddit, is_bot, own_words
+from sottovoce.data.reddit import Reddit, is_bot
 from sottovoce_evidence.errors import SottoError
 
 
@@ -50,10 +49,6 @@ def test_comments_of_nobody_and_of_programs_are_left_out(tmp_path: Path) -> None
 def test_a_bot_is_known_by_its_name(name: str) -> None:
     assert is_bot(name)
     assert not is_bot(f"{name}s friend")
-
-
-def test_own_words_have_no_quoted_lines() -> None:
-    assert own_words("> quoted\n &gt;&gt; twice\nown > theirs") == "own > theirs"
 
 
 def test_comments_of_one_author_come_in_the_order_of_their_times(tmp_path: Path) -> None:
@@ -134,16 +129,6 @@ def test_a_folder_is_read_whole_and_too_many_files_are_refused(tmp_path: Path, m
 
 
 # The first bytes of a frame with a window of 2 GiB, as `zstd --long=31` writes it.
-LONG = bytes.fromhex("28b52ffd04a8")
-
-
-def test_a_long_window_needs_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "RC_2017-11.zst"
-    path.write_bytes(LONG + bytes(20))
-    assert lines._window_of(path) == 2**31
-    monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(SottoError, match=r"for which zstandard is needed; `pip install 'sottovoce\[dumps\]'`"):
-        read(path)
 
 
 def test_a_long_window_is_unpacked(tmp_path: Path) -> None:

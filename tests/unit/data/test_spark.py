@@ -97,46 +97,6 @@ def test_a_shard_without_users_is_an_empty_file(tmp_path: Path) -> None:
     assert sum(len(store[row]) for row in range(store.users)) == summary.train_tokens
 
 
-def test_a_version_that_knows_one_file_refuses_shards(tmp_path: Path) -> None:
-    facts = in_two_steps(tmp_path / "steps", rows(), 2)
-    work = spark._Work(tmp_path / "steps", GROUPING, WORDS, needed_tokens(WORDS, DECLARED), 2)
-    spark._finished(work, SparkCorpus(files=("c.jsonl",), shards=2), facts, 0, DECLARED)
-    found = json.loads((tmp_path / "steps" / "store.json").read_text())
-    assert (found["format"], found["shards"]) == (1, 2)
-    assert len(found["files"]) == 5
-    (tmp_path / "steps" / "train-00001-of-00002.arrow").unlink()
-    with pytest.raises(SottoError, match="damaged"):
-        Store.open(tmp_path / "steps")
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, "name files, or one table"),
-        ({"files": ("a.jsonl",), "table": "t"}, "name files, or one table"),
-        ({"table": "t"}, "a table has no files and lines .* order_field"),
-        ({"files": ("a.jsonl",), "shards": 0}, r"shards=0 must be in \[1, 4096\]"),
-    ],
-)
-def test_a_source_without_an_order_is_refused(given: dict, message: str) -> None:
-    with pytest.raises(SottoError, match=message):
-        SparkCorpus(**given)
-
-
-def test_what_spark_does_not_read_is_refused_before_it_starts(tmp_path: Path) -> None:
-    table = tmp_path / "c.csv"
-    table.write_text("user,text\na,b\n")
-    corpus = write(tmp_path / "c.jsonl", rows(3))
-    for files, grouping, message in (
-        ((table,), Grouping(), r"Spark reads \.jsonl"),
-        ((tmp_path / "none.jsonl",), Grouping(), "does not exist"),
-        ((corpus,), Grouping(encoding="latin-1"), "leave --delimiter and --encoding out"),
-    ):
-        with pytest.raises(SottoError, match=message):
-            prepare_with_spark(SparkCorpus(files), tmp_path / "store", WORDS, grouping)
-    assert not (tmp_path / "store").exists()
-
-
 def test_an_error_of_a_task_is_one_line_and_one_of_spark_shows_no_value() -> None:
     task = Exception("org.apache.spark...\nTraceback\n  x\nsottovoce.errors.SottoError: c.jsonl:3: not JSON\n\tat java")
     assert spark._one_line(task) == "c.jsonl:3: not JSON"

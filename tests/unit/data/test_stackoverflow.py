@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from sottovoce.data.census import Census
 from sottovoce.data.grouping import Grouping
 from sottovoce.data.languages import SPACES
 from sottovoce.data.prepare import prepare
-from sottovoce.data.stackoverflow import StackOverflow, feature_of
+from sottovoce.data.stackoverflow import StackOverflow
 from sottovoce.data.store import Store
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce_evidence.errors import SettingError, SottoError
@@ -93,21 +92,6 @@ def test_a_store_has_the_words_of_a_list_as_they_stand_there(tmp_path: Path) -> 
     assert words.page_rules == Vocabulary.public(100).page_rules, "what a person types is cut as English is"
 
 
-@pytest.mark.parametrize(
-    "bad", [b"", b"\x0a", field(1, b"\x0a\xff"), example(title=b"none"), example(tokens=3), "text", sentence("ok")[:-4]]
-)
-def test_an_example_without_tokens_is_refused_by_its_number(tmp_path: Path, bad: bytes) -> None:
-    path = write(tmp_path / "a.sqlite", [("train", "7", sentence("fine")), ("train", "7", bad)])
-    with pytest.raises(SottoError, match=r"a\.sqlite: sentence 2 has no 'tokens'"):
-        read(path)
-
-
-def test_a_feature_is_found_whatever_its_place() -> None:
-    assert feature_of(example(a=b"1", tokens="é ü".encode(), z=300), "tokens") == "é ü".encode()
-    assert feature_of(example(a=b"x" * 300, tokens=b"y" * 200), "tokens") == b"y" * 200
-    assert feature_of(example(tokens=b""), "tokens") == b""
-
-
 def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     raw = write(tmp_path / "a.sqlite", ROWS).read_bytes()
     for name, contents, text in (
@@ -126,20 +110,6 @@ def test_files_that_are_not_whole_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"has no sentence of split=.?test"):
         read(write(tmp_path / "b.sqlite", ROWS[:1]), split="test")
     assert not list(tmp_path.glob("*-journal")), "reading writes nothing"
-
-
-@pytest.mark.parametrize("setting", [{"sentences_per_user": 0}, {"sentence_tokens": 0}, {"split": "all"}])
-def test_impossible_settings_are_refused(setting: dict[str, object]) -> None:
-    with pytest.raises(SettingError, match=next(iter(setting))):
-        StackOverflow(**setting)
-
-
-def test_hdf5_needs_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "stackoverflow_train.h5"
-    path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(99))
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(SottoError, match=r"is HDF5, which h5py reads; `pip install 'sottovoce\[dumps\]'`"):
-        read(path)
 
 
 def test_hdf5_has_a_group_for_each_user(tmp_path: Path) -> None:

@@ -55,16 +55,6 @@ def test_memory_store_pads_cuts_and_counts() -> None:
     assert [row.tolist() for row in store] == [user[:4] for user in USERS]
 
 
-def test_memory_store_is_as_long_as_its_longest_user() -> None:
-    assert Store.from_users(USERS, WORDS).tokens_per_user == 6
-
-
-def test_an_empty_gather_has_the_full_width() -> None:
-    block = Store.from_users(USERS, WORDS).gather([])
-    assert block.tokens.shape == (0, 6)
-    assert block.lengths.shape == (0,)
-
-
 @pytest.mark.parametrize("row", [0, 17, 29])
 def test_a_store_without_a_user_is_the_same_for_everybody_else(folder: Path, row: int) -> None:
     mapped = Store.open(folder)
@@ -123,15 +113,6 @@ def test_memory_store_refuses_foreign_ids_and_no_width() -> None:
         Store.from_users([], WORDS)
 
 
-def test_letters_that_were_not_kept_are_not_known() -> None:
-    """No lengths, or not as many as there are unknown words."""
-    assert Store.from_users([[0, 2, 1]], WORDS).unknown_letters(0) is None
-    assert Store.from_users([[0, 40, 1]], WORDS).unknown_letters(0).tolist() == []
-    assert Store.from_users([[0, 2, 1]], WORDS, unknown=[[]]).unknown_letters(0) is None
-    assert Store.from_users([[0, 2, 1]], WORDS, unknown=[[7]]).unknown_letters(0).tolist() == [7]
-    assert Store.from_users([[0, 2, 2, 1]], WORDS, 2, unknown=[[7, 9]]).unknown_letters(0).tolist() == [7]
-
-
 def test_open_maps_and_does_not_copy(folder: Path) -> None:
     store = Store.open(folder)
     values = store.rows.batches[0].values
@@ -147,17 +128,6 @@ def test_open_maps_and_does_not_copy(folder: Path) -> None:
     assert store[0].tolist() == [63, *before[1:]]
 
 
-def test_open_gives_both_splits_with_the_facts(folder: Path) -> None:
-    train, test = Store.open(folder), Store.open(str(folder), "test")
-    facts = json.loads((folder / "store.json").read_text())
-    assert (train.users, test.users) == (facts["splits"]["train"]["users"], facts["splits"]["test"]["users"])
-    assert train.users + test.users == 40
-    assert 0 < test.users < train.users
-    assert train.vocabulary == WORDS
-    assert (train.tokens_per_user, train.path) == (6, folder)
-    assert int(train.lengths(np.arange(train.users)).sum()) == facts["splits"]["train"]["tokens"]
-
-
 def test_an_empty_test_split_can_be_opened(tmp_path: Path) -> None:
     write_corpus(tmp_path / "c.jsonl", 3)
     prepare(tmp_path / "c.jsonl", tmp_path / "store", WORDS, Grouping(test_users=0))
@@ -165,17 +135,6 @@ def test_an_empty_test_split_can_be_opened(tmp_path: Path) -> None:
     assert test.users == 0
     assert test.gather([]).tokens.shape == (0, 1600)
     assert list(test) == []
-
-
-def test_unknown_split_is_an_error(folder: Path) -> None:
-    with pytest.raises(SottoError, match=r"split='tests' must be one of train, test; did you mean 'test'\?"):
-        Store.open(folder, "tests")
-
-
-def test_not_a_store_says_how_to_make_one(tmp_path: Path) -> None:
-    for path in (tmp_path / "nowhere", tmp_path):
-        with pytest.raises(SottoError, match="`sotto prepare`"):
-            Store.open(path)
 
 
 def edit_facts(folder: Path, *, without: tuple[str, ...] = (), **changes: object) -> None:
@@ -250,24 +209,6 @@ def test_a_file_is_hashed_once_in_a_process_and_again_when_it_changed(
     (folder / "train.arrow").touch()
     Store.open(folder)
     assert hashed == ["train.arrow", "vocabulary.txt", "train.arrow"]
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("tokens_per_user", 2**62),
-        ("tokens_per_user", "16"),
-        ("files", 1),
-        ("files", {"train.arrow": []}),
-        ("practice", "no"),
-        ("vocabulary", {"source": "private", "epsilon": "much", "delta": 1e-6}),
-    ],
-)
-def test_a_fact_of_another_kind_is_named(folder: Path, name: str, value: object) -> None:
-    facts = json.loads((folder / "store.json").read_text())
-    (folder / "store.json").write_bytes(pretty(sealed({**facts, name: value})))
-    with pytest.raises(SottoError, match=r"store\.json: "):
-        Store.open(folder)
 
 
 @pytest.mark.parametrize("name", ["files", "people", "owners_per_record", "every_record_is_a_user", "vocabulary"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -161,13 +160,6 @@ def test_what_is_no_tokenizer_is_refused_in_one_line(tmp_path: Path) -> None:
     assert "is not a whole tokenizer.json" in _refused(tmp_path, b'{"model": {"type": "BPE"}}')
 
 
-def test_a_file_of_the_first_versions_is_read() -> None:
-    for tokenizer in (GPT2, BERT, PIECES):
-        facts = json.loads(tokenizer.contents)
-        del facts["model"]["type"]
-        assert made(facts).encode("the cat") == tokenizer.encode("the cat")
-
-
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     def refused(model: dict[str, object], **steps: object) -> str:
         return _refused(tmp_path, json.dumps(document(model, **steps)).encode())
@@ -181,12 +173,6 @@ def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     split = {"type": "WhitespaceSplit"}
     assert "do not say where words begin" in refused(bpe(["a"], [], unk_token="a"), pre_tokenizer=split)
     assert "do not say where words begin" in refused(bpe(["a</w>"], [], end_of_word_suffix="</w>"))
-
-
-def test_the_library_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(SottoError, match=r"sottovoce\[subwords\]"):
-        Subwords(GPT2.contents)
 
 
 def test_many_texts_have_the_ids_of_each() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.data.subwords import Subwords
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.data.tokenizer_files import find_tokenizer, load_tokenizer, save_tokenizer
 from sottovoce.data.vocabulary import Vocabulary, needs_words
@@ -32,16 +31,7 @@ def test_a_folder_with_two_tokenizers_is_refused(tmp_path: Path) -> None:
         load_tokenizer(tmp_path)
 
 
-def test_a_folder_without_one_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SottoError, match="does not exist"):
-        load_tokenizer(tmp_path)
-
-
 def test_what_needs_words_refuses_pieces() -> None:
     assert needs_words(WORDS, "a demo") is WORDS
     with pytest.raises(SottoError, match="a demo needs tokens that are whole words, and these are bpe"):
         needs_words(byte_level(), "a demo")
-
-
-def test_the_examples_are_of_their_kind() -> None:
-    assert isinstance(byte_level(), Subwords)

@@ -13,7 +13,6 @@ from sottovoce.evaluation.breakdown import (
     FEWEST,
     Breakdown,
     Part,
-    _groups,
     bands_of,
     count_parts,
     lost,
@@ -96,11 +95,6 @@ def test_who_is_alike_stays_together():
     assert [group.sum() for group in quarters(values, some)] == [23]
 
 
-def test_too_few_users_have_no_groups(model, vocabulary):
-    store = Store.from_users([[BOS, FIRST, EOS]] * 9, vocabulary)
-    assert count_parts(model, store, bands_of(store, RANKS))[1].groups == {}
-
-
 def test_a_share_and_its_interval_by_hand():
     """1 and 3 hits of 4 targets each: one below the mean, one above; a user without text is no user."""
     share, within = share_of(np.array([1.0, 3.0, 0.0]), np.array([4.0, 4.0, 0.0]))
@@ -125,12 +119,3 @@ def test_two_models_side_by_side(model, people, counted, vocabulary):
     for row, alone in zip(counted[1].to_json(theirs)["by_band"], theirs.to_json()["by_band"], strict=True):
         assert row["beside"] == {name: alone[name] for name in ("top1", "top3", "perplexity")}
         assert row["lost"] == pytest.approx(alone["top1"] - row["top1"])
-
-
-def test_no_two_groups_have_the_same_name():
-    """Users who are shown alike, to two digits, are in one group."""
-    wrote = np.concatenate([np.linspace(146, 154, 60), np.full(20, 700.0)])  # all of the first are shown as 150
-    zeros = np.zeros(80)
-    counts = Counts(wrote, wrote, wrote, zeros, zeros, zeros, zeros, zeros, zeros)
-    (parts,) = _groups(counts).values()
-    assert [part.name for part in parts] == ["150", "700"]

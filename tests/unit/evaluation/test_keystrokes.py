@@ -20,7 +20,6 @@ from sottovoce.evaluation.keystrokes import (
     spread_of_saving,
     typing_of,
 )
-from sottovoce_evidence.errors import SottoError
 from table_model import Table
 
 # Words that are beginnings of others, single letters, numbers, apostrophes, other alphabets, a lone first letter.
@@ -148,9 +147,3 @@ def test_marks_are_typed_and_placeholders_and_ends_do_not_count() -> None:
     found = saving(count_keystrokes(random_table(MIXED, 9), store))
     assert (found.characters, found.keystrokes, found.keystroke_saving) == (3, 3, 0.0)
     assert spread_of_saving(count_keystrokes(random_table(MIXED, 9), store))["keystroke_saving_p50"] == 0
-
-
-@pytest.mark.parametrize("suggestions", [0, -1, 101])
-def test_the_number_of_suggestions_has_a_range(suggestions: int) -> None:
-    with pytest.raises(SottoError, match=rf"suggestions={suggestions} must be in \[1, 100\]"):
-        count_keystrokes(random_table(FEW, 2), Store.from_users([[BOS, EOS]], FEW), suggestions)

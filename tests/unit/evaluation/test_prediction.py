@@ -10,15 +10,12 @@ from sottovoce.data.store import Store
 from sottovoce.data.words import BOS, EOS, UNK
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.prediction import (
-    Evaluation,
     average_perplexity,
     count_hits,
     evaluate,
-    observed,
     spread,
     summarise,
 )  # fmt: skip
-from sottovoce_evidence.errors import SottoError
 
 
 class Parrot:
@@ -108,11 +105,6 @@ def test_a_model_gone_to_nan_is_not_called_perfect(model, store):
     assert result.to_json()["perplexity"] is None
 
 
-def test_nobody_to_evaluate_on_is_an_error(model, vocabulary):
-    with pytest.raises(SottoError, match="no user"):
-        evaluate(model, Store.from_users([], vocabulary, tokens_per_user=10))
-
-
 def test_the_average_perplexity_is_that_of_the_papers_tables():
     """Popov et al. 2018, Tables 1 and 2: all thirteen rows, public text and users' text, as printed."""
     rows = [
@@ -136,24 +128,3 @@ def test_spread_over_users(vocabulary):
     store = Store.from_users([[BOS, 50, 50], [BOS, 50, 52]], vocabulary, tokens_per_user=5)
     found = spread(count_hits(Parrot(vocabulary.size), store))
     assert found["top1_p5"] < found["top1_p95"] <= 0.5
-
-
-@pytest.mark.slow
-def test_every_block_is_told_to_an_observer(model, store):
-    steps = []
-    with observed(lambda done, users: steps.append((done, users))):
-        count_hits(model, store, range(5), block=2)
-    count_hits(model, store, range(5), block=2)
-    assert steps == [(2, 5), (4, 5), (5, 5)]
-
-
-def test_an_evaluation_of_before_is_read():
-    """With targets left out, as public records have it, and without figures that came later."""
-    shares = {"top1": 0.1, "top3": 0.2, "top5": 0.3, "top1_words": 0.1, "oov_rate": 0.1}
-    found = Evaluation.from_json({"users": 20, **shares, "perplexity": None, "perplexity_in_vocabulary": 90.0})
-    assert (found.targets, found.bytes, found.bits_per_byte, found.words) == (0, 0, None, None)
-    assert found.perplexity == np.inf
-    assert Evaluation.from_json(found.to_json()) == found
-    pieces = Evaluation(20, 100, 0.1, 0.2, 0.3, None, 50.0, 50.0, None, bits_per_byte=2.5, bytes=300)
-    assert Evaluation.from_json(pieces.to_json()) == pieces
-    assert pieces.to_json().keys().isdisjoint({"oov_rate", "top1_words", "words"})

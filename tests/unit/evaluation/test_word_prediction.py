@@ -14,7 +14,6 @@ from sottovoce.evaluation.pieces import pieces_of, words_of
 from sottovoce.evaluation.prediction import count_hits
 from sottovoce.evaluation.whole_words import Place, begin, likeliest_words, read_on
 from sottovoce.evaluation.word_prediction import count_words, letters_to_type
-from sottovoce_evidence.errors import SottoError
 from table_model import Table
 from tokenizer_examples import few_pieces, wordpiece
 
@@ -103,16 +102,6 @@ def test_unknown_words_are_mistakes_and_typed_in_full() -> None:
     assert found.keystrokes is not None
     assert (found.keystrokes.unknown.tolist(), found.keystrokes.letters.tolist()) == ([4], [6])
     assert np.isnan(count_words(random_table(tokenizer.size), Store.from_users([tokens], tokenizer), 9, 1)[4].unknown)
-
-
-def test_bad_input() -> None:
-    store, model = Store.from_users([TOKENIZER.encode(". .")], TOKENIZER), random_table(TOKENIZER.size)
-    with pytest.raises(SottoError, match="no words at all"):
-        count_words(model, store)
-    with pytest.raises(SottoError, match="words=0 must be at least 1"):
-        count_words(model, store, words=0)
-    with pytest.raises(SottoError, match=r"suggestions=101 must be in \[1, 100\]"):
-        count_words(model, store, suggestions=101)
 
 
 def test_states_that_are_large_are_measured_in_small_blocks() -> None:

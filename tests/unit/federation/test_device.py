@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from dataclasses import replace
 
@@ -37,7 +38,7 @@ def assembly(store):
 def task(assembly, vocabulary) -> Task:
     return Task(
         version=devices.VERSION, federation=FEDERATION, vocabulary=vocabulary.fingerprint, run="spring", round=1,
-        attempt="a", recipe=for_devices(assembly.recipe).to_dict(), clip_norms=np.array([0.3], np.float32),
+        recipe=for_devices(assembly.recipe).to_dict(), clip_norms=np.array([0.3], np.float32),
         key=np.array([1, 2], np.uint32), leaves=[np.asarray(leaf) for leaf in jax.tree.leaves(assembly.model)],
     )  # fmt: skip
 
@@ -46,10 +47,10 @@ def changed(task: Task, **sections) -> Task:
     return replace(task, recipe=Recipe.from_dict(task.recipe).replace(**sections).to_dict())
 
 
-def rounds_joined(device, task, rounds=range(1, 41), attempt="a") -> list[int]:
+def rounds_joined(device, task, rounds=range(1, 41)) -> list[int]:
     """How many users contribute to each of some rounds. They do not train: it is who joins that counts."""
     device._train = lambda task, assembly, model, rows, name: Contribution(name, len(rows), 0, np.zeros(1, int), [])
-    answers = [read_answer(device.answer(replace(task, round=n, attempt=attempt).to_bytes())) for n in rounds]
+    answers = [read_answer(device.answer(replace(task, round=n).to_bytes())) for n in rounds]
     return [answer.users for answer in answers]
 
 
@@ -59,14 +60,14 @@ def code_of(device, message: bytes) -> Code | None:
 
 
 @pytest.mark.slow
-def test_a_coin_follows_from_the_secret_and_the_release_alone(task, store, tmp_path):
-    """Asked again, or after a restart, it falls as it fell; another secret or attempt is another coin."""
+def test_a_coin_follows_from_the_secret_and_the_round_of_a_run_alone(task, store, tmp_path):
+    """Asked again, or after a restart, it falls as it fell; another secret or run is another coin."""
     devices = [make_device(tmp_path / str(n), store, "silo", 0, 13, secret=s) for n, s in enumerate((0, 0, 1))]
     first = rounds_joined(devices[0], task)
     assert rounds_joined(devices[0], task) == first
     assert rounds_joined(devices[1], task) == first
     assert rounds_joined(devices[2], task) != first
-    assert rounds_joined(make_device(tmp_path / "new", store, "silo", 0, 13), task, attempt="b") != first
+    assert rounds_joined(make_device(tmp_path / "new", store, "silo", 0, 13), replace(task, run="autumn")) != first
     # A coin a registered user: 40 rounds of 13 coins at q = 6/13 are 240 heads, give or take 11.
     assert 195 < sum(first) < 285
 
@@ -105,7 +106,7 @@ def test_what_users_draw_in_training_follows_from_the_devices_own_secret(task, s
     assert first == again != other
 
 
-def test_a_device_answers_one_task_a_release(task, store, tmp_path):
+def test_a_device_answers_one_task_a_round(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13)
     first = device.answer(task.to_bytes())
     assert device.answer(task.to_bytes()) == first  # a retried message is the same contribution
@@ -115,22 +116,13 @@ def test_a_device_answers_one_task_a_release(task, store, tmp_path):
     assert code_of(make_device(tmp_path, store, "silo", 0, 13), other.to_bytes()) == Code.TWICE
 
 
-def test_no_user_joins_a_round_twice_even_if_it_is_done_again(task, store, tmp_path):
-    device = make_device(tmp_path, store, "silo", 0, 13)
-    for attempt in range(12):
-        device.answer(replace(task, attempt=f"a{attempt}").to_bytes())
-    joined = [row for rows in device._participation._joined.values() for row in rows]
-    assert sorted(joined) == sorted(set(joined))
-    assert len(joined) > 10
-
-
 def test_caps_on_rounds_and_separation_hold_for_every_user(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13, limits=Limits(rounds=4, min_separation=5))
     rounds_joined(device, task, range(1, 80))
     by_user: dict[int, list[int]] = {}
-    for release, rows in device._participation._joined.items():
+    for (_, number), rows in device._participation._joined.items():
         for row in rows:
-            by_user.setdefault(row, []).append(int(release.split()[1]))
+            by_user.setdefault(row, []).append(number)
     assert max(map(len, by_user.values())) == 4
     assert min(np.diff(sorted(rounds)).min() for rounds in by_user.values()) >= 5
 
@@ -221,7 +213,9 @@ def test_who_joins_is_on_disk_before_anything_is_computed(task, store, tmp_path,
     device, seen = make_device(tmp_path, store, "silo", 0, 13), []
     monkeypatch.setattr(device, "_train", lambda *_: seen.append((tmp_path / "silo.jsonl").read_text()))
     device.answer(task.to_bytes())
-    assert f'"{task.release}"' in seen[0]
+    line = json.loads(seen[0])
+    assert line["task"] == digest(task.to_bytes())
+    assert (line["run"], line["round"]) == task.which
 
 
 def test_a_disk_that_was_full_for_a_while_spoils_nothing(task, store, tmp_path, monkeypatch):
@@ -239,7 +233,7 @@ def test_a_disk_that_was_full_for_a_while_spoils_nothing(task, store, tmp_path, 
         assert code_of(device, replace(task, round=2).to_bytes()) == Code.FAILED
     rounds_joined(device, task, [2, 3])
     remembered = Participation(tmp_path / "silo.jsonl")
-    assert [release.split()[1] for release in remembered._joined] == ["1", "2", "3"]
+    assert list(remembered._joined) == [("spring", number) for number in (1, 2, 3)]
 
 
 def test_who_joined_is_for_the_owner_of_the_device_alone(task, store, tmp_path):
@@ -432,9 +426,9 @@ def test_whether_a_masked_answer_comes_does_not_tell_who_has_text(everybody, sto
         assert not device._masking.participant._vector.any()
 
 
-def test_keys_are_fresh_in_every_round_and_release(everybody, store, tmp_path):
+def test_keys_are_fresh_in_every_round_and_run(everybody, store, tmp_path):
     device = masked_fleet(tmp_path, store)["d01"]
-    tasks = [everybody, replace(everybody, round=2), replace(everybody, round=3, attempt="b")]
+    tasks = [everybody, replace(everybody, round=2), replace(everybody, run="autumn")]
     keys = set()
     for one in tasks:
         message = one.to_bytes()
@@ -446,7 +440,7 @@ def test_keys_are_fresh_in_every_round_and_release(everybody, store, tmp_path):
 def test_every_vector_has_noise_of_its_own(everybody, store, tmp_path, monkeypatch):
     """Two vectors with one noise would differ by updates alone."""
     drawn = lambda key, size, std: np.random.default_rng(list(key)).integers(-(2**20), 2**20, size)  # noqa: E731
-    monkeypatch.setattr(devices, "skellam", drawn)
+    monkeypatch.setattr(devices, "rounded_gaussian", drawn)
     fleet, noise = masked_fleet(tmp_path, store), set()
     noised = changed(everybody, federation={"noise": "devices", "participations": 3})
     for number in (1, 2, 3):

@@ -45,7 +45,6 @@ def task(assembly, part, vocabulary) -> Task:
         vocabulary=vocabulary.fingerprint,
         run="spring",
         round=1,
-        attempt="a",
         recipe=for_devices(assembly.recipe).to_dict(),
         clip_norms=np.array([0.3], np.float32),
         key=np.array([1, 2], np.uint32),
@@ -107,7 +106,7 @@ def test_a_run_keeps_the_part_that_it_began_with(task, part, store, tmp_path):
     sent(device, other)
     assert sent(device, later) == Nothing(Code.LIMITS)
     assert sent(make_device(tmp_path, store, "silo", 0, 13), later) == Nothing(Code.LIMITS)  # also after a restart
-    assert isinstance(sent(device, replace(task, round=2, attempt="b")), Contribution | Nothing)
+    assert isinstance(sent(device, replace(task, round=2)), Contribution | Nothing)
 
 
 def test_a_part_that_is_missing_surplus_or_too_large_is_refused(task, part, store, tmp_path):

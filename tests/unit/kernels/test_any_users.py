@@ -79,7 +79,9 @@ def test_every_user_sends_what_fedavg_sends(name, way):
     assert np.abs(flat(fast)).max() > 1e-3
 
 
-@pytest.mark.parametrize("name", ["stacked and tied", pytest.param("gated cnn", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["gru", *(pytest.param(name, marks=pytest.mark.slow) for name in ("stacked and tied", "gated cnn"))]
+)
 def test_rows_that_are_padded_send_the_same(name):
     """Rows of 6 numbers, kept as 8."""
     slow, fast = both(name, "flat", plain_softmax()._replace(aligned=True))

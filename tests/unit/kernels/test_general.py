@@ -14,6 +14,8 @@ from sottovoce.models import head
 from sottovoce.models.registry import build
 from sottovoce.privacy.clipping import FlatClip
 
+QUICK = ("lstm", "gpt2, in pieces")
+
 
 @pytest.mark.slow
 def test_it_is_the_update_itself_with_other_products():
@@ -34,7 +36,9 @@ def user_of(tokens):
     return User(jax.ShapeDtypeStruct((tokens,), "int32"), jax.ShapeDtypeStruct((), "int32"))  # pyrefly: ignore
 
 
-@pytest.mark.parametrize("kind", FAMILY)
+@pytest.mark.parametrize(
+    "kind", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILY]
+)
 def test_a_gpu_computes_users_at_once_only_where_no_sum_depends_on_the_order(kind, monkeypatch):
     """The gradient of a lookup adds up rows. Left to a GPU, all indices of a block decide in which order."""
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")

@@ -71,12 +71,6 @@ def test_the_kernels_compute_what_their_plain_twins_compute(size, unit, biased, 
         np.testing.assert_allclose(fast_step[2][0], slow_step[2][0], atol=1e-3, rtol=1e-3)
 
 
-def test_a_length_is_cut_into_powers_of_two():
-    assert module.tiles(80) == [(0, 64), (64, 16)]
-    assert module.tiles(300) == [(0, 256), (256, 32), (288, 16)]
-    assert module.tiles(6) == [(0, 16)]
-
-
 def test_rows_that_are_too_long_or_odd_numbers_of_tokens_have_no_kernels():
     assert module.fits(80, 256)
     assert not module.fits(80, 300)

@@ -107,17 +107,6 @@ def distance(found, wanted) -> float:
     return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
 
 
-def test_rows_that_are_too_long_or_odd_have_no_kernels():
-    def fits(tokens, size, stored="float16"):
-        return table_cuda.fits(Shape(tokens, size, False, False, False, stored))
-
-    assert fits(80, 304)
-    assert not fits(80, 656)  # its mean rows do not fit the registers
-    assert not fits(80, 304, stored="float32")  # nor two blocks of rows the shared memory
-    assert not fits(80, 104)
-    assert not fits(77, 96)
-
-
 def test_a_machine_without_a_gpu_has_no_kernels():
     assert jax.default_backend() == "cpu"
     assert table_cuda.softmax(Shape(80, 96, True, False, False, "float16")) is None

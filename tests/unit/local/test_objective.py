@@ -7,27 +7,17 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from examples import first_of
 from family import cut, log_chances, send
 from sottovoce.data.store import PublicText
-from sottovoce.kernels.lstm_users import PLAIN, model_of, train_users
 from sottovoce.local.objective import Batch, Penalised, WithoutForgetting, initial_state, plain
 from sottovoce.local.update import FedAvg, User, fresh_states
 from sottovoce.privacy.clipping import FlatClip
-from sottovoce.privacy.estimators import FixedDenominator
-from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import Poisson
-from sottovoce.training.cohort_sum import SumInBlocks
-from sottovoce.training.round import sum_one_by_one
-from sottovoce.training.server import Server
-from sottovoce.training.types import Algorithm, Task
 
 LOCAL = {"batch": 4, "unroll": 3, "learning_rate": 1.5}
 KEY, NORMS = jax.random.key(0), jnp.asarray([0.4])
-PUBLIC_LONG = PublicText(np.arange(500, dtype=np.int32) % 60, "words", "text")
 PUBLIC = PublicText(np.arange(10, 50, dtype=np.int32), "words", "text")
 
 
@@ -84,32 +74,6 @@ def test_the_public_text_changes_what_is_learned(model):
         for public in (user.public, user.public[::-1])
     ]
     assert np.linalg.norm(sent[0] - sent[1]) > 0.01
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sum_updates", first_of([SumInBlocks(2), sum_one_by_one]))
-def test_the_weight_counts_the_users_own_tokens_alone(model, store, sum_updates):
-    """w_k = min(n_k/ŵ, 1) of n_k tokens: had public ones a part in it, everybody would weigh more."""
-    update = FedAvg(FlatClip(0.4), True, user_share=0.5, **LOCAL)
-    mechanism = Mechanism(Poisson(0.5), update.clipping, FixedDenominator(6.0), noise_multiplier=1.0)
-    algorithm = Algorithm(mechanism, update, Server(optax.sgd(1.0)), weight_cap=100.0)
-    cohort, norms = np.array([0, 5]), mechanism.clip_norms(1, None)
-    summed = sum_updates(algorithm, Task(model, cohort, norms, KEY), replace(store, public=PUBLIC_LONG))
-    assert float(summed.weight) == pytest.approx((48 + 23) / 100, abs=1e-4)
-
-
-@pytest.mark.slow
-def test_kernels_rehearse_as_the_general_program_does(model, store):
-    update = FedAvg(FlatClip(0.4), True, user_share=0.6, **LOCAL)
-    block = store.gather(range(store.users))
-    public = PUBLIC.excerpts(np.arange(store.users), int(update.rehearsed(store.tokens_per_user)), b"key")
-    users = User(jnp.asarray(block.tokens), jnp.asarray(block.lengths), jnp.asarray(public))
-    norms = jnp.broadcast_to(NORMS, (store.users, 1))
-    last = int(update.steps(block.lengths).max())
-    general = jax.jit(jax.vmap(update, in_axes=(None, 0, None, 0, None)))(model, users, KEY, norms, last)
-    fast = jax.jit(train_users, static_argnums=(0, 1))(PLAIN, update, model, users, norms, last)
-    for a, b in zip(*map(jax.tree.leaves, (general.update, jax.vmap(model_of)(fast.update))), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=3e-6)
 
 
 def test_excerpts_are_runs_of_the_text_others_in_every_round_and_for_every_user():

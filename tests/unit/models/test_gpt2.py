@@ -9,7 +9,6 @@ import pytest
 from family import read
 from sottovoce.models.contract import layer_names
 from sottovoce.models.transformer import Norm, Transformer, gpt2
-from sottovoce_evidence.errors import SottoError
 
 SIZES = {"embedding": 8, "layers": 2, "heads": 2, "context": 4, "positions": 6}
 TOKENS = np.array([5, 17, 3, 3, 40, 8, 21, 9, 30, 12, 13, 44, 2, 7, 19])
@@ -45,8 +44,3 @@ def test_a_long_text_is_read_in_pieces_as_long_as_the_positions(step):
         parts.append(part)
     np.testing.assert_allclose(np.concatenate(parts), np.concatenate(pieces), rtol=1e-4, atol=1e-5)
     assert float(state.seen) == 3
-
-
-def test_more_context_than_positions_is_refused():
-    with pytest.raises(SottoError, match="context=6 must be below positions=6"):
-        make(context=6)

@@ -76,16 +76,6 @@ def test_by_default_the_table_of_the_logits_has_none_where_others_can():
     assert set(Survey(of_family("stacked_lstm"), Adapters(1)).matrices) == {"output"}
 
 
-def test_norms_and_head_are_words_for_arrays_of_a_transformer():
-    found = Survey(
-        of_family("transformer, as Qwen3"), Adapters(1, matrices=("*query", "*value"), trains=("norms", "head"))
-    )
-    norms = [f"blocks[{n}].{part}.weight" for n in (0, 1) for part in ("attention_norm", "feed_forward_norm")]
-    heads = [f"blocks[{n}].attention.{part}_norm.weight" for n in (0, 1) for part in ("query", "key")]
-    assert set(found.also) == {*norms, *heads, "norm.weight", "output"}
-    assert set(found.matrices) == {name for name in ATTENTION if name.endswith(("query", "value"))}
-
-
 def test_patterns_choose_by_name():
     found = Survey(
         of_family("gated_cnn"), Adapters(1, matrices=("blocks[0].value.up", "*residual", "*gates*", "embedding"))

@@ -9,7 +9,6 @@ import pytest
 
 from sottovoce.models import registry
 from sottovoce.models.contract import parameter_count
-from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import ADAPTER_KEYS, Model
 
 
@@ -35,10 +34,3 @@ def test_a_recipe_can_set_what_the_kinds_have_and_nothing_else():
     assert set(fields) - {"initial", "initial_is_public", *ADAPTER_KEYS} == {
         name for kind in registry.KINDS for name in registry.defaults(kind)
     }
-
-
-def test_a_setting_without_a_meaning_is_refused():
-    with pytest.raises(
-        SottoError, match=r"model.kernel=4 has no meaning .*'gru', which has embedding, hidden;.*gated_cnn"
-    ):
-        registry.build("gru", 60, {"kernel": 4}, jax.random.key(0))

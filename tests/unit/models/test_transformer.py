@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from family import read
 from sottovoce.models.contract import layer_names
-from sottovoce.models.transformer import Transformer, attend, frequencies, rotate, who_is_visible
-from sottovoce_evidence.errors import SottoError
+from sottovoce.models.transformer import Transformer, frequencies, rotate
 
 SIZES = {"embedding": 6, "hidden": 9, "layers": 2, "heads": 4, "kv_heads": 2, "head_size": 4, "context": 20}
 TOKENS = np.array([5, 17, 3, 3, 40, 8, 21, 9])
@@ -121,17 +119,6 @@ def test_token_by_token_is_one_call():
     assert {leaf.dtype for leaf in jax.tree.leaves(end)} == {np.dtype(np.float32)}
 
 
-@pytest.mark.slow
-def test_heads_that_share_a_key_are_heads_with_copies_of_it():
-    generator = np.random.default_rng(0)
-    shapes = ((3, 6, 4), (5, 2, 4), (5, 2, 4))
-    query, keys, values = (generator.normal(size=shape).astype(np.float32) for shape in shapes)
-    visible = who_is_visible(jnp.arange(3.0) + 2, 2)
-    shared = attend(query, keys, values, visible)
-    repeated = attend(query, np.repeat(keys, 3, axis=1), np.repeat(values, 3, axis=1), visible)
-    np.testing.assert_allclose(shared, repeated, rtol=1e-5, atol=1e-6)
-
-
 def test_a_rotation_is_that_of_the_formula_and_depends_on_the_difference_alone():
     generator = np.random.default_rng(0)
     query, key = (generator.normal(size=(1, 1, 6)).astype(np.float32) for _ in range(2))
@@ -154,17 +141,3 @@ def test_scaled_frequencies_slow_down_long_waves_and_keep_short_ones():
     between = (waves > 16) & (waves < 64)
     assert between.any()
     assert np.all((scaled[between] < plain[between]) & (scaled[between] > plain[between] / 8))
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"kv_heads": 3}, "heads=4 is not a multiple of kv_heads=3"),
-        ({"head_size": None}, "embedding=6 is not a multiple of heads=4"),
-        ({"head_size": 3}, "a head of size 3 cannot be rotated"),
-        ({"rope_scaling": (8.0,)}, "four numbers"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(settings, words):
-    with pytest.raises(SottoError, match=words):
-        Transformer(60, **{**SIZES, **settings}, key=jax.random.key(0))

@@ -91,24 +91,6 @@ def test_all_processes_see_the_facts_of_all_and_refuse_a_mismatch_together():
         assert "process 3" not in str(error)
 
 
-def test_facts_of_other_versions_are_read():
-    assert ProcessFacts.from_dict({"program": "later", "new key": 1}) == ProcessFacts(program="later")
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("store", "process 1 has another store than process 0"),
-        ("program", "process 1 has another sottovoce, jax or numpy"),
-        ("code", "process 1 has another model or objective"),
-        ("layout", "process 1 has other devices"),
-        ("update", "process 1 has a machine that computes a user's update otherwise"),
-    ],
-)
-def test_what_differs_is_named(name, message):
-    assert message in replace(FACTS, **{name: "another"}).problem(1, FACTS)
-
-
 @pytest.mark.parametrize("other", [SECRET, b"another secret of as many letters"])
 def test_a_process_without_the_secret_is_found_before_anything_is_sent(other):
     """JAX's service and gloo authenticate no process."""
@@ -208,12 +190,3 @@ def test_a_group_that_is_left_leaves_no_thread_behind(monkeypatch):
     assert alone._connections.lost(60) == 1
     alone.leave()
     assert set(threading.enumerate()) <= before
-
-
-@pytest.mark.timeout(30)
-def test_connections_to_nobody_can_be_closed():
-    """What waits for the end of another process must not wait for ever."""
-    acted, nobody = [], Connections({})
-    nobody.when_lost(acted.append)
-    nobody.close()
-    assert (nobody.lost(0), acted) == (None, [])

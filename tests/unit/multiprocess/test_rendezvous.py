@@ -80,15 +80,6 @@ def test_the_end_of_another_process_is_acted_on_unless_it_was_expected():
     assert not told.wait(0.2)
 
 
-def test_a_machine_without_power_is_given_up():
-    first, _ = meet([(1, 2)], 2)
-    (peer,) = first._peers.values()
-    assert peer.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-    if hasattr(socket, "TCP_KEEPIDLE"):
-        read = lambda name: peer.getsockopt(socket.IPPROTO_TCP, getattr(socket, name))  # noqa: E731
-        assert read("TCP_KEEPIDLE") + read("TCP_KEEPINTVL") * read("TCP_KEEPCNT") <= 30
-
-
 @pytest.mark.parametrize(
     ("others", "message"),
     [([(1, 4), (2, 3)], "--processes 4"), ([(1, 3), (1, 3)], "two processes have --process-id 1")],
@@ -104,25 +95,6 @@ def test_whoever_does_not_come_is_named():
     first, found = meet([(2, 3)], 3, wait=0.5)
     assert "process 1 of 3 did not come" in first
     assert "did not come" in found[0]
-
-
-def test_whoever_left_while_waiting_may_come_again():
-    with rendezvous.listen("127.0.0.1", 0) as listener:
-        address = ("127.0.0.1", listener.getsockname()[1])
-        waiting = threading.Thread(target=lambda: OPEN.append(rendezvous.accept_all(listener, 3, 20, {}, SECRET)))
-        waiting.start()
-        channels = []
-        for number in (1, 1, 2):
-            channels.append(shown(address))
-            channels[-1].send({"process": number, "processes": 3})
-            if len(channels) == 1:
-                time.sleep(0.3)  # until it is counted
-                channels[0].peer.close()
-        waiting.join(30)
-        assert not waiting.is_alive()
-        for channel in channels[1:]:
-            assert channel.receive() == {}
-            OPEN.append(channel.peer)
 
 
 def shown(address, secret: bytes = SECRET) -> rendezvous.Channel:

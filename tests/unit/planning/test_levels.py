@@ -9,7 +9,6 @@ import pytest
 from sottovoce.planning.levels import DEPENDS, EXAMPLES, USERS, Level, compare_levels, verdict
 from sottovoce.planning.plan import make_plan
 from sottovoce_evidence import accounting
-from sottovoce_evidence.errors import SottoError
 
 SIZES = {"users": 1_000, "cohort": 400, "rounds": 50, "delta": 1e-5, "epsilon": 4.0, "examples_per_user": 9}
 
@@ -76,18 +75,3 @@ def test_the_verdict_is_certain_only_where_no_text_could_change_it(break_even, w
     level = Level(USERS, 4, 100.0, 0.1, 1.0, 0.01, 0.005, break_even)
     assert level.less_noise == which
     assert words in verdict([level])
-
-
-def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(SottoError, match="examples_per_user"):
-        compare_levels(make_plan(users=100, cohort=10, rounds=3, delta=1e-3, noise_multiplier=1.0))
-    with pytest.raises(SottoError, match="without noise"):
-        compare_levels(make_plan(**SIZES | {"epsilon": None}, noise_multiplier=0.0))
-    for more, match in (
-        ({"sampling": "fixed"}, "draws users"),
-        ({"accountant": "rdp"}, "no accounting for sampled examples"),
-        ({"examples_per_user": 0}, "1 or more"),
-        ({"cohort": 9_001}, "must be at most"),
-    ):
-        with pytest.raises(SottoError, match=match):
-            make_plan(**SIZES | more)

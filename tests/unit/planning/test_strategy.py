@@ -87,26 +87,6 @@ def test_independent_noise_is_planned_as_before():
     assert make_plan(users=10**9, cohort=10, rounds=10**12, delta=1e-12, noise_multiplier=1.0, accountant="rdp")
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"noise": "band"}, "did you mean 'banded'"),
-        ({"noise": "blt", "sampling": "poisson"}, "how often and how close"),
-        ({"noise": "blt", "bands": 4}, "noise_bands has no meaning"),
-        ({"noise": "blt", "buffers": 11}, "must be .*< 11"),
-        ({"participations": 5}, "participations=5 is for privacy.sampling='min_separation'"),
-        ({"sampling": "min_separation"}, "min_separation is not set"),
-        ({"sampling": "min_separation", "min_separation": 28}, "users / cohort = 27"),
-        ({"sampling": "min_separation", "min_separation": 9, "participations": 3}, "use 4 or more"),
-        ({"noise": "banded", "rounds": 200_000}, "at most 100000"),
-    ],
-)
-def test_what_does_not_fit_together_is_refused_in_a_sentence(change, reason):
-    with pytest.raises(SottoError, match=reason) as refused:
-        make_plan(**{**TURNS, "noise_multiplier": 1.0, **change})
-    assert "\n" not in str(refused.value)
-
-
 @pytest.mark.parametrize("noise", ["independent", "blt"])
 def test_all_kinds_of_noise_at_the_same_epsilon(noise):
     joining = Participation(100, 27, 4)

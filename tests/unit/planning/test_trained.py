@@ -8,7 +8,6 @@ import pytest
 
 from sottovoce.planning.plan import make_plan
 from sottovoce.planning.trained import Sizes, compare_parts
-from sottovoce_evidence.errors import SottoError
 
 GIVEN = {"users": 10_000, "cohort": 100, "rounds": 10, "delta": 1e-6, "noise_multiplier": 1.0, "accountant": "rdp"}
 
@@ -32,10 +31,3 @@ def test_a_plan_of_an_adapter_counts_what_is_trained():
     assert 1 / plan.trained[1].noise_norm_over_clip == pytest.approx(plan.signal_to_noise)
     assert alone.trained is None
     assert plan.to_json()["trained"][1]["bytes_once"] == 4_000_000
-
-
-def test_more_than_all_or_a_part_of_an_unknown_whole_is_refused():
-    with pytest.raises(SottoError, match="trained_parameters=20 must be from 1 to parameters=10"):
-        make_plan(**GIVEN, parameters=10, trained_parameters=20)
-    with pytest.raises(SottoError, match="of how many"):
-        make_plan(**GIVEN, trained_parameters=20)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import math
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +55,7 @@ def test_noise_is_the_same_without_openssl(monkeypatch):
 def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next(first):
     """One in 160: they are drawn at once too, and as one by one, in every part and every stream of the noise."""
     scale, stream = Scale.at_least(1e6), 5
-    drawn, settled, _ = (np.asarray(each) for each in noise.draw_many(KEY, 6 * noise._BLOCKS_AT_ONCE, scale, stream))
+    drawn, settled = (np.asarray(each) for each in noise.draw_many(KEY, 6 * noise._BLOCKS_AT_ONCE, scale, stream))
     assert np.all(settled)
     missed = []
     for place in range(first, first + 600):
@@ -66,16 +67,29 @@ def test_a_coordinate_whose_first_candidate_is_not_kept_goes_on_to_the_next(firs
         assert drawn[place] == draw_one(KEY, place, scale, stream)
 
 
-def test_what_is_called_settled_is_as_drawn_one_by_one():
+@pytest.fixture
+def one_in_two(monkeypatch) -> Iterator[Callable[[float], None]]:
+    """Candidates are kept by the flip of a coin, which the program knows up to an error."""
+
+    def flip(error: float) -> None:
+        monkeypatch.setattr(noise, "_chance", lambda cell, t: t * 0 + 0.5)
+        monkeypatch.setattr(noise, "_EXP_ERROR", error)
+        monkeypatch.setattr(noise, "_kept", lambda cell, place, coin, bits: coin < 2 ** (bits - 1))
+        noise._draw.clear_cache()  # of programs of the other law
+
+    yield flip
+    noise._draw.clear_cache()
+
+
+def test_what_is_called_settled_is_as_drawn_one_by_one(one_in_two):
     """Also where many candidates are in doubt, and there is no room for all coordinates that need further ones."""
-    half = lambda cell, t, steps, numbers: (t * 0 + 0.5, 0.1)  # noqa: E731
-    keep = lambda cell, place, coin, bits: coin < 2 ** (bits - 1)  # noqa: E731
+    one_in_two(0.1)
     scale, stream = Scale.at_least(1e6), 5
-    drawn, settled, all_settled = (np.asarray(each) for each in noise.draw_many(KEY, 3072, scale, stream, half))
-    assert not all_settled
+    drawn, settled = (np.asarray(each) for each in noise.draw_many(KEY, 3072, scale, stream))
+    assert not np.all(settled)
     assert 1200 < np.sum(settled) < 1500  # two in five first candidates are kept, and a few have room for the next
     for place in np.flatnonzero(settled):
-        assert drawn[place] == draw_one(KEY, int(place), scale, stream, keep)
+        assert drawn[place] == draw_one(KEY, int(place), scale, stream)
 
 
 def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
@@ -84,8 +98,8 @@ def test_what_64_bits_do_not_settle_is_settled_by_more(monkeypatch):
     asked = []
 
     def doubtful(*arguments):
-        steps, settled, _ = real(*arguments)
-        return Drawn(steps * 0 + 7, settled.at[:30].set(False), False)
+        steps, settled = real(*arguments)
+        return Drawn(steps * 0 + 7, settled.at[:30].set(False))
 
     def watched(key, coordinate, scale, stream):
         asked.append(coordinate)
@@ -110,26 +124,21 @@ def test_one_coordinate_in_doubt_is_drawn_again(monkeypatch, place):
     expected, real = np.asarray(rounded_gaussian(KEY, 30, 1e6)), noise._draw
 
     def doubtful(*arguments):
-        steps, settled, _ = real(*arguments)
-        return Drawn(steps.at[place].set(7), settled.at[place].set(False), False)
+        steps, settled = real(*arguments)
+        return Drawn(steps.at[place].set(7), settled.at[place].set(False))
 
     monkeypatch.setattr(noise, "_draw", doubtful)
     np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6), expected)
-    use = lambda steps: 3 * np.asarray(steps)[:30]  # noqa: E731
-    np.testing.assert_array_equal(rounded_gaussian(KEY, 30, 1e6, 0, use), 3 * expected)
 
 
 @pytest.mark.parametrize("size", [0, 5, 3072])
-def test_all_is_settled_where_no_coordinate_is_in_doubt(size):
+def test_all_is_settled_where_no_coordinate_is_in_doubt(size, one_in_two):
     """Were every candidate in doubt: what is padding is not drawn again."""
-    doubtful = lambda cell, t, steps, numbers: (t * 0 + 0.5, 1.0)  # noqa: E731
     given = noise.drawn_from(KEY, Scale.at_least(1e6), 0, size)
     with jax.enable_x64(True):
-        sure, unsure = noise._draw(given, 3072), noise._draw(given, 3072, doubtful)
-    assert np.all(sure.settled)
-    assert bool(sure.all_settled)
-    np.testing.assert_array_equal(unsure.settled, np.arange(3072) >= size)
-    assert bool(unsure.all_settled) == (size == 0)
+        assert np.all(noise._draw(given, 3072).settled)
+        one_in_two(1.0)
+        np.testing.assert_array_equal(noise._draw(given, 3072).settled, np.arange(3072) >= size)
 
 
 def test_candidates_in_doubt_are_found():

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sottovoce.privacy.noise_stream import MOST_STD, finer, stream_of
+from sottovoce.privacy.noise_stream import MOST_STD, stream_of
 from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity
 
 ROUNDS, SIZE, STD = 21, 50, 2.0**41
@@ -78,12 +78,16 @@ def test_a_stream_keeps_as_many_vectors_as_its_matrix_says(kind):
     assert stream.init(7).shape == (MATRICES[kind].buffers(ROUNDS), 7)
 
 
-def test_independent_noise_has_no_stream():
-    assert stream_of(Identity(), ROUNDS) is None
+def test_independent_noise_is_what_is_drawn_on_the_grid_of_the_sum():
+    stream, given = stream_of(Identity(), ROUNDS), np.arange(7)
+    assert stream.init(7) == ()
+    noise, state = stream.next((), given)
+    np.testing.assert_array_equal(noise, given)
+    assert (state, stream.finer(2.0**27), stream.rounding) == ((), 0, 0)
 
 
 @pytest.mark.parametrize("std", [1e-3, 1.0, 5.0, 2.0**29, 2.0**41, MOST_STD])
 def test_steps_are_so_fine_that_noise_has_forty_one_bits_and_fits(std):
-    scaled = std * 2.0 ** finer(std)
+    scaled = std * 2.0 ** stream_of(MATRICES["blt"], ROUNDS).finer(std)
     assert scaled <= MOST_STD
     assert scaled >= 2.0**40 or std < 1

@@ -48,7 +48,6 @@ def statement_json(private: bool = True, done: int = ROUNDS) -> dict[str, Any]:
             "noise_std": 0.0609 if private else 0.0,
         },
         "secrets": "entropy",
-        "noise_generator": "rounded Gaussians",
         "sampling_generator": "ChaCha20",
         "not_covered": NOT_COVERED if private else [],
         "vocabulary": {"fingerprint": "9f86d081884c7d65", "source": "declared"},
@@ -132,6 +131,15 @@ def figures(page: str) -> dict[str, ET.Element]:
 
 def sections(page: str) -> list[str]:
     return re.findall(r'<section id="(\w+)"', page)
+
+
+def lines_of(page: str) -> list[str]:
+    """What a reader sees, without tags: a line for each piece of text."""
+    pieces: list[str] = []
+    parser = HTMLParser()
+    parser.handle_data = pieces.append  # type: ignore[method-assign]
+    parser.feed(re.sub(r"<style>.*?</style>|<svg.*?</svg>", "", page, flags=re.DOTALL))
+    return [" ".join(piece.split()) for piece in pieces if piece.strip()]
 
 
 def text_of(page: str) -> str:

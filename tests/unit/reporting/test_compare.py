@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
-from builders import BASELINES, figures, make_record, make_statement, sections, text_of
+from builders import figures, make_record, make_statement, sections, text_of
 
 from made_audits import audit_files
 from scores import score
@@ -14,7 +13,6 @@ from sottovoce.audit.results import Audits
 from sottovoce.reporting.compare import Compared, Comparison, render_comparison
 from sottovoce.reporting.draw.style import short
 from sottovoce.reporting.findings import HIDDEN, findings
-from sottovoce.runs.baselines import Baselines
 
 ATTACK = {"attacks": [{"attack": "loss", "auc": 0.777, "low": 0.75, "high": 0.8}]}
 AUDITS = Audits.from_json(audit_files({"membership": ATTACK}))
@@ -98,41 +96,6 @@ def test_any_name_of_a_folder_is_drawn_as_it_is(name):
         assert len(name) < 20 or name not in svg.findtext(".//{http://www.w3.org/2000/svg}text", "")
 
 
-def test_baselines_are_rows_and_lines_of_every_figure():
-    other = replace(BASELINES, start_model=score(200, 0.13, 0.2, 0.3, 250.0))
-    runs = [make_run(baselines=BASELINES), make_run("twin", baselines=other), make_run("old")]
-    comparison = Comparison(runs)
-    assert list(comparison.baselines) == ["always “.”", "a unigram", "the start, base english",
-                                          "the start, base english (twin)"]  # fmt: skip
-    elsewhere = make_run("twin", baselines=replace(other, token="<eos>"))
-    assert "always end of text (twin)" in Comparison([runs[0], elsewhere]).baselines
-    assert [row["Top-1"] for row in comparison.rows()[3:]] == ["5.10%", "4.90%", "11.70%", "13.00%"]
-    assert comparison.to_json()["baselines"]["always “.”"]["perplexity"] is None
-    page = render_comparison(comparison)
-    labels = {name: "".join(svg.itertext()) for name, svg in figures(page).items()}
-    assert "always “.”" in labels["utility"]
-    assert "always “.”" in labels["top1"]
-    assert "a unigram" in labels["perplexity"]
-    assert list(comparison.drawn_baselines) == ["always “.”", "a unigram", "the start, base english"]
-    assert not re.search(r"twin\)", " ".join(labels.values()))  # its baselines are of other users: in the table alone
-    assert "what public text alone gives the users of forum." in text_of(page)
-
-
-def test_top_1_over_words_stands_beside_top_1_where_it_was_measured():
-    start = score(200, 0.117, 0.2, 0.3, 250.0, top1_words=0.0768)
-    run = make_run(baselines=replace(BASELINES, start_model=start))
-    assert "Top-1 over words" not in Comparison([run]).rows()[0]
-    rows = Comparison([replace(run, evaluation=replace(run.evaluation, top1_words=0.076))]).rows()
-    assert list(rows[0])[2:4] == ["Top-1", "Top-1 over words"]
-    assert [row["Top-1 over words"] for row in (rows[0], rows[-1])] == ["7.60%", "7.68%"]
-
-
-def test_baselines_of_runs_with_the_same_users_are_all_drawn():
-    runs = [make_run(baselines=BASELINES), make_run("twin", baselines=replace(BASELINES, start="run other"))]
-    assert list(Comparison(runs).drawn_baselines)[2:] == ["the start, base english", "the start, run other"]
-    assert "public text alone gives." in text_of(render_comparison(Comparison(runs)))
-
-
 def test_guarantees_that_cannot_be_compared_are_noticed():
     unlike = [make_run(), make_run("other", statement=make_statement(delta=1e-9))]
     assert "The runs differ in δ" in Comparison(unlike).to_json()["notes"][0]
@@ -142,13 +105,6 @@ def test_guarantees_that_cannot_be_compared_are_noticed():
     assert "what may change between two data sets" in note
     assert note.endswith("When one user is replaced by another, forum has 7.66.")
     assert make_comparison().to_json()["notes"] == []
-
-
-def test_a_practice_is_noticed():
-    trial = make_run("trial", statement=make_statement(practice=True))
-    notices = dict(Comparison([make_run(), trial]).notices())
-    assert notices["Synthetic people"].endswith(", of: trial.")
-    assert "Synthetic people" not in dict(make_comparison().notices())
 
 
 def test_an_unfinished_run_has_a_projected_epsilon():
@@ -168,21 +124,3 @@ def test_runs_that_were_not_measured_together_are_shown_as_recorded():
     page = render_comparison(Comparison([make_run("never", record=[], **bare)]))
     assert list(figures(page)) == []
     assert page.count("Nothing was recorded.") == 3
-
-
-def test_the_heading_counts_runs_and_bases():
-    base = score(200, 0.13, 0.2, 0.3, 200.0)
-    for comparison, heading in (
-        (make_comparison(), "2 runs compared"),
-        (make_comparison(bases={"base english": base}), "3 models compared"),
-        (Comparison([make_run()]), "One run and its baselines"),
-    ):
-        assert f"<h1>{heading}</h1>" in render_comparison(comparison)
-
-
-def test_a_base_that_was_named_takes_the_place_of_the_start_that_a_run_recorded():
-    base = score(200, 0.13, 0.2, 0.3, 200.0)
-    run = make_run(baselines=Baselines("base english", replace(base, top1=0.12)))
-    for bases, shown in (({}, "the start, base english"), ({"base english": base}, "base english")):
-        comparison = Comparison([run], "200 held-out users", bases=bases)
-        assert [row["Run"] for row in comparison.rows()] == [run.name, shown]

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
-from builders import make_evidence, make_statement, sections, text_of
+from builders import make_evidence, make_statement, text_of
 
 from made_audits import audit_files
 from sottovoce.audit.results import AUDITS, Audits
@@ -77,29 +77,6 @@ def test_what_was_found_is_told_with_what_it_is():
     assert "300 users in and 33 out" in found["membership"].about
 
 
-def test_tails_that_all_follow_the_law_are_not_called_doubtful():
-    about = rows({"tails": {**FOUND["tails"], "rejected": 0}})["tails"].about
-    assert about.startswith("the largest of 2 tails, all pass for Pareto's; an estimate")
-
-
-def test_a_contradicted_claim_is_said():
-    leaky = {"rounds": {**FOUND["rounds"], "shown": 2.5, "contradicted": True}}
-    assert "CONTRADICTED" in rows(leaky)["rounds"].about
-    assert "CONTRADICTED" not in rows(FOUND)["rounds"].about
-
-
-def test_noise_that_was_measured_stands_beside_the_claim_with_what_would_have_been_noticed():
-    measured = {"claimed_multiplier": 2.0, "shown_multiplier": 2.0561, "would_notice": 0.9078, "confidence": 0.999}
-    row = rows({"rounds": {**FOUND["rounds"], **measured}})["rounds"]
-    assert row.result == (
-        "ε ≥ 0.444 at δ = 0.001, 99.9% confidence; noise of at most 2.06 times the sensitivity, claimed: 2"
-    )
-    assert row.about.endswith("the audit would have seen noise at 0.9 of its scale, 99 times in 100")
-    leaky = rows({"rounds": {**FOUND["rounds"], **measured, "shown_multiplier": 1.1, "contradicted": True}})["rounds"]
-    assert "CONTRADICTED" in leaky.about
-    assert "would have seen" not in leaky.about
-
-
 def test_of_a_run_without_a_guarantee_nothing_is_proved_or_claimed():
     found = rows({"tails": FOUND["tails"]}, private=False)
     assert found["proved"].result == "nothing: ε is infinite"
@@ -144,13 +121,6 @@ def test_what_a_copy_showed_is_the_owners():
     page = render(make_evidence(findings=tuple(findings(make_statement(), Audits.from_json(audit_files(copy))))))
     assert "7.8 bits" not in page
     assert page.count(f'<td class="quiet">{HIDDEN}</td>') == 4
-
-
-def test_a_page_without_findings_has_the_rows():
-    page = render(make_evidence())
-    assert "audit" in sections(page)
-    assert "<code>sotto audit rounds RUN --rounds 2000</code>" in page
-    assert "ε ≤ 4.63 at δ = 1e-6" in page
 
 
 def test_the_table_is_plain_json():

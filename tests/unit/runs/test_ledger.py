@@ -53,7 +53,8 @@ def test_a_ledger_that_lacks_the_line_of_a_round_is_refused(ledger):
 
 def test_starts_and_rounds_that_were_asked_are_counted(ledger):
     ledger.start(0)
-    ledger.ask(1)
+    assert ledger.ask(1)
+    assert not Ledger.open(ledger.path).ask(1)  # a process that ended asked
     ledger.spend([EVENT], 1)
     ledger.start(1)
     found = Ledger.open(ledger.path)

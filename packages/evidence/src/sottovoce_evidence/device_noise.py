@@ -1,33 +1,28 @@
 """Noise that devices add before their sums are masked: a share each, so that what the server unmasks is noised.
 
-Each device adds Skellam noise of variance (z_s · S)² / (survivors - colluding), in whole steps of the grid. A sum is
-unmasked if it is over `survivors` devices or more. At least `survivors - colluding` of them are honest, and their noise
-together has z_s · S or more, whatever the others do. The server tops up to the noise of the released model. Where no
-sum is unmasked, it draws all of that noise.
+Each device adds rounded Gaussians of variance (z_s · S)² / (survivors - colluding), in whole steps of the grid. A sum
+is unmasked if it is over `survivors` devices or more. At least `survivors - colluding` of them are honest, and their
+noise together has z_s · S or more, whatever the others do. The server tops up to the noise of the released model. Where
+no sum is unmasked, it draws all of that noise.
+
+The sum of such shares tells no more than one Gaussian of their variance (docs/explanation/guarantees.md has the proof).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sottovoce_evidence.accounting.events import (
-    MOST_COORDINATES,
-    Event,
-    SampledExamples,
-    SampledGaussian,
-    SampledSkellam,
-)
-from sottovoce_evidence.accounting.skellam import chance_above
-from sottovoce_evidence.errors import SottoError
+import numpy as np
+
+from sottovoce_evidence.accounting.events import Event, SampledGaussian
+from sottovoce_evidence.errors import SottoError, count_of
 from sottovoce_evidence.sampling import Sampling
 
-# A plan asks for these, and does without jax: tests compare them with `bounds.grid_of` and `skellam.LEAST_STD`.
-STEPS = 2.0**26  # of the grid in S: more than this, and at most twice as many
-LEAST_STD = 2.0**12  # of Skellam noise that can be drawn
+STEPS = 2.0**26  # of the grid in S, at least; a test compares it with `bounds.grid_of`
+LEAST_STD = 2.0**12  # of a share and of the server's part, in steps: from here on the proof leaves out nothing
 JOINS_MORE = 2.0**-40  # the chance that a user is drawn more often than they may join
-WRAPS = 2.0**-40  # the chance that noise makes a masked sum wrap round, in a round
+WRAPS = 2.0**-40  # the chance that noise makes a masked sum wrap round, in a round: it would spoil the round
 
 
 @dataclass(frozen=True)
@@ -38,52 +33,55 @@ class DeviceNoise:
     survivors: int
     colluding: int
     participations: int  # rounds that one user joins at most
-    simulated: bool = True  # are there no devices? Then the noise of `survivors` of them is drawn in one place
-    steps: float = STEPS  # of the grid in S, at least
+    # Of a sum that was unmasked and has the noise of devices: 0 where it is not known. None: there is no such sum, and
+    # the noise of `survivors` devices is drawn in one place.
+    modulus: int | None = None
 
     @property
     def honest(self) -> int:
         """The fewest honest devices in a sum that is unmasked."""
         return self.survivors - self.colluding
 
-    def share(self, steps: float) -> float:
-        """The standard deviation of one device's noise, where S has so many steps.
+    def multiplier(self, noise_multiplier: float, devices: int) -> float:
+        """The noise over S of so many devices and of a server that tops up to `noise_multiplier`.
 
-        Guarantee: the noise of the honest survivors has a variance of (z_s · S)² or more.
+        All that is drawn and all that is charged follows from it. The event has the noise of `honest` devices; those
+        beyond count for nothing. One device draws that of one, without a top-up; the server that of none.
+
+        Guarantee: variances add up, and with `honest` devices it is `noise_multiplier`.
         """
-        return max(self.noise_multiplier * steps / math.sqrt(self.honest), LEAST_STD)
+        own = self.noise_multiplier
+        return math.sqrt((noise_multiplier - own) * (noise_multiplier + own) + own**2 * (devices / self.honest))
 
-    def top_up(self, noise_multiplier: float, steps: float) -> float:
-        """The standard deviation of the server's noise, which makes that of honest devices z · S; 0: none is needed."""
-        missing = noise_multiplier**2 - self.noise_multiplier**2
-        if missing <= 0:
-            return 0.0
-        return max(math.sqrt(missing) * steps * (1 + 2.0**-40), LEAST_STD)
+    @property
+    def share(self) -> float:
+        """The noise of one device, over S."""
+        return self.multiplier(self.noise_multiplier, 1)
 
-    def drawn_at_once(self, noise_multiplier: float, steps: float) -> float:
-        """The standard deviation of the noise of `survivors` devices and the server together."""
-        return math.hypot(math.sqrt(self.survivors) * self.share(steps), self.top_up(noise_multiplier, steps))
+    def check(self, noise_multiplier: float) -> None:
+        """Refuse what the proof does not hold for, where the noise of the model is `noise_multiplier`."""
+        if self.honest < 1 or not 0 < self.noise_multiplier <= noise_multiplier:
+            raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
+        least = LEAST_STD / STEPS
+        if self.share < least:
+            honest, needed = count_of(self.honest, "honest device"), least * math.sqrt(self.honest)
+            raise SottoError(
+                f"server_noise_multiplier={self.noise_multiplier:g} leaves too little noise for each of {honest}; "
+                f"raise it to {needed:.3g} or more, or lower survivors"
+            )
+        if 0 < self.multiplier(noise_multiplier, 0) < least:
+            raise SottoError(
+                f"server_noise_multiplier={self.noise_multiplier!r} leaves the server too little noise to add up to "
+                f"noise_multiplier={noise_multiplier!r}; make them equal, or lower it"
+            )
 
     def largest(self, steps: float, devices: int, size: int) -> int:
         """What the noise of so many devices stays within in all coordinates, but for a chance of `WRAPS`.
 
-        By Bernstein's inequality for the difference of two Poisson numbers.
+        The tail of their Gaussians together, and half a step for the rounding of each. S has so many steps.
         """
-        variance = devices * (self.share(steps) * (1 + 2.0**-30)) ** 2
-        small = math.log(2 * size / WRAPS)
-        return math.ceil(math.sqrt(2 * small * variance) + small)
-
-    def charged(self, events: Iterable[tuple[Event, int]]) -> list[tuple[Event, int]]:
-        """The same rounds with Skellam noise, for those who see only the model."""
-        return [(self._charged(event), count) for event, count in events]
-
-    def _charged(self, event: Event) -> Event:
-        if isinstance(event, SampledExamples):  # of a person in several silos; noise here is over all of their updates
-            silos = event.examples_per_user
-            return SampledSkellam(event.noise_multiplier / silos, "poisson", event.example_rate, self.steps, silos)
-        if not isinstance(event, SampledGaussian):
-            return event
-        return SampledSkellam(event.noise_multiplier, event.sampling, event.user_rate, self.steps)
+        std = math.sqrt(devices) * self.share * steps * (1 + 2.0**-30)  # more than is drawn: scales are rounded up
+        return math.ceil(std * math.sqrt(2 * math.log(2 * size / WRAPS)) + devices / 2)
 
     @property
     def against_server(self) -> list[tuple[Event, int]]:
@@ -92,13 +90,8 @@ class DeviceNoise:
         It holds for a person in m silos too. Each silo lets its user join so often, with 1/m of S. The squares of what
         moves each round add up to no more than if all silos had the same rounds.
         """
-        return [(SampledSkellam(self.noise_multiplier, "poisson", 1.0, self.steps), self.participations)]
-
-
-def check_noised(size: int) -> None:
-    """Refuse a vector of more coordinates than are charged for."""
-    if size > MOST_COORDINATES:
-        raise SottoError(f"noise of devices is for at most {MOST_COORDINATES:,} parameters, not {size:,}; train a part")
+        charged = self.multiplier(self.noise_multiplier, self.honest)
+        return [(SampledGaussian(charged, "poisson", 1.0), self.participations)]
 
 
 def how_often(sampler: Sampling, rounds: int, declared: int = 0) -> int:
@@ -112,5 +105,8 @@ def how_often(sampler: Sampling, rounds: int, declared: int = 0) -> int:
         return sampler.participations(rounds)
     if declared:
         return min(declared, rounds)
-    chances = chance_above(rounds, sampler.user_rate)
-    return max(1, next(most for most, chance in enumerate(chances) if chance <= JOINS_MORE))
+    from scipy.special import betainc
+
+    joined = np.arange(rounds)
+    chances = betainc(joined + 1, rounds - joined, sampler.user_rate)  # that coins draw a user more often than this
+    return max(1, int(np.sum(chances * (1 + 1e-6) > JOINS_MORE)))  # rounded up by more than its error

@@ -63,7 +63,7 @@ class Mechanism:
     unit: str = "user"
     matrix: StrategyMatrix = INDEPENDENT  # C
     participation: Participation | None = None  # how often one user may join, where noise is correlated
-    devices: DeviceNoise | None = None  # where devices add noise: then z is at least theirs, and all noise is Skellam
+    devices: DeviceNoise | None = None  # where devices add noise: then z is at least theirs
 
     def __post_init__(self) -> None:
         if self.experiment_noise_std is not None and not self.experiment:
@@ -72,7 +72,7 @@ class Mechanism:
             raise SottoError(
                 "weight-aware clipping bounds w·Δ; this estimator needs a bound of Δ; use fixed_denominator"
             )
-        if self.correlated:
+        if self.correlated or self.matrix != INDEPENDENT:
             self._check_correlated()
         if self.devices is not None:
             self._check_devices(self.devices)
@@ -95,8 +95,7 @@ class Mechanism:
                 "noise of devices needs a private run with a fixed denominator, one noise multiplier, and independent "
                 "noise"
             )
-        if devices.honest < 1 or self.noise_multiplier < devices.noise_multiplier:
-            raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
+        devices.check(self.noise_multiplier)
 
     @property
     def correlated(self) -> bool:
@@ -114,9 +113,12 @@ class Mechanism:
         """How far one user moves a run, over how far they move one round."""
         return self._run.sensitivity if self.correlated else 1.0
 
-    def across_devices(self) -> Self:
-        """The same at a server whose devices have added their noise, where they do."""
-        return self if self.devices is None else replace(self, devices=replace(self.devices, simulated=False))
+    def across_devices(self, modulus: int | None = 0) -> Self:
+        """The same at a server that unmasked a sum with the noise of devices, where they add it; None: there is none.
+
+        The sum is known up to multiples of `modulus`, and so is what is released.
+        """
+        return self if self.devices is None else replace(self, devices=replace(self.devices, modulus=modulus))
 
     @property
     def against_server(self) -> list[tuple[Event, int]]:
@@ -188,7 +190,10 @@ class Mechanism:
         return self.sampler.most_updates * joint_norm(clip_norms) / grid
 
     def noise_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
-        """σ on every coordinate of the estimate, and on each count of bits where there are any."""
+        """σ on every coordinate of what is released, and on each count of bits where there are any.
+
+        Where devices added noise, it may be more: this is what is charged for.
+        """
         z = self.noise_multiplier * self.noise_schedule(round_number)
         bits = None if self.tracking is None else self.tracking.bit_noise
         if self.experiment_noise_std is not None:
@@ -199,10 +204,15 @@ class Mechanism:
             return (z * self.estimator.sensitivity(min(longest, nominal)) if z else 0.0), bits
         if not z:
             return 0.0, None if bits is None else 0.0
-        if self.devices is not None and self.devices.simulated:
-            steps = self.steps(clip_norms)
-            return self.devices.drawn_at_once(z, steps) / steps * self.sensitivity(clip_norms), None
+        if self.devices is not None and self.devices.modulus is None:
+            z = self.devices.multiplier(z, self.devices.survivors)
         return self._update_multiplier(z) * self.run_sensitivity * self.sensitivity(clip_norms), bits
+
+    def drawn_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
+        """The part of σ that is drawn in one place: devices that add noise have drawn theirs."""
+        if self.devices is None or self.devices.modulus is None:
+            return self.noise_std(round_number, clip_norms)
+        return self.devices.multiplier(self.noise_multiplier, 0) * self.sensitivity(clip_norms), None
 
     @property
     def is_private(self) -> bool:
@@ -217,8 +227,7 @@ class Mechanism:
         if self.correlated:
             return self._run if round_number == 1 else Covered(self.noise_multiplier, ADDED)
         z = self.noise_multiplier * self.noise_schedule(round_number)
-        event = self.sampler.event_of_round(z, round_number)
-        return event if self.devices is None else self.devices.charged([(event, 1)])[0][0]
+        return self.sampler.event_of_round(z, round_number)
 
     def events(self, rounds: int) -> list[tuple[Event, int]]:
         """What the first rounds of a run charge, in order."""
@@ -228,8 +237,6 @@ class Mechanism:
             return [(self._run, 1)] if rounds else []
         noise = [(self.noise_multiplier * factor, count) for factor, count in self.noise_schedule.stretches(rounds)]
         charges = self.sampler.events(noise)
-        if self.devices is not None:
-            charges = self.devices.charged(charges)
         return charges if self.is_private else [(NonPrivate(), count) for _, count in charges]
 
     def _update_multiplier(self, z: float) -> float:
@@ -293,9 +300,7 @@ def charges_of(recipe: Recipe, noise_multiplier: float = 1.0) -> Spent:
         matrix = matrix_of(privacy) if privacy.noise_coefficients else Identity()
         return [(CorrelatedGaussian(noise_multiplier, matrix, participation), 1)]
     stretches = build_schedule(privacy.noise_schedule).stretches(recipe.run.rounds)
-    spent = sampler.events([(noise_multiplier * factor, count) for factor, count in stretches])
-    devices = device_noise_of(recipe, sampler)
-    return spent if devices is None else devices.charged(spent)
+    return sampler.events([(noise_multiplier * factor, count) for factor, count in stretches])
 
 
 def sampler_of(recipe: Recipe, kinds: Kinds = NUMBERS) -> Any:

@@ -170,7 +170,7 @@ def _silos(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
         known = "silos that draw apart: use 'poisson' or 'min_separation'"
         yield f"{said} needs {known}, not privacy.sampling={privacy.sampling!r}"
     coins = kinds.samplers[privacy.sampling].independent and privacy.mode == "private"
-    if coins and recipe.federation.noise == "server" and accountant_of(privacy) != "pld":
+    if coins and accountant_of(privacy) != "pld":
         yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
 
 
@@ -195,10 +195,8 @@ def _device_noise(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
     if not kinds.estimators[privacy.estimator].fixed:
         weight = f"needs the exact weight of a cohort, which {said} does not send"
         yield f"privacy.estimator={privacy.estimator!r} {weight}; use fixed_denominator"
-    if privacy.accountant == "moments":
-        yield "privacy.accountant='moments' has no accounting for the noise of devices; use 'pld' or 'rdp'"
     if privacy.sampling == "fixed" or recipe.run.algorithm == "els":
-        yield f"{said} has no accounting for this sampling; use 'poisson' or 'min_separation', of users"
+        yield f"{said} needs users who join by themselves; use privacy.sampling='poisson' or 'min_separation'"
     if federation.participations and not kinds.samplers[privacy.sampling].independent:
         own = f"privacy.sampling={privacy.sampling!r} bounds how often a user joins"
         yield f"federation.participations={federation.participations} is for 'poisson': {own}; remove it"

@@ -45,7 +45,6 @@ ROUNDING = 1e-6  # norms are rounded to float32
 Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
 Relation = Literal["add-or-remove-one-user", "replace-one-user", "none"]  # what an ε makes indistinguishable
 AuditResult = Literal["passed", "failed", "not run"]
-Noise = Literal["rounded Gaussians", "Skellam numbers"]
 NotCovered = Literal[
     "held_out",
     "settings",
@@ -379,7 +378,7 @@ class Correlation(Facts):
 
 @dataclass(frozen=True)
 class DeviceNoiseFacts(Facts):
-    """Skellam noise that devices add before their sums are masked, and what it holds against.
+    """Noise that devices add before their sums are masked, and what it holds against.
 
     The server sees who takes part. Against it, with up to `colluding` devices, the updates of one user in all rounds
     that they join are as good as zeros.
@@ -389,7 +388,6 @@ class DeviceNoiseFacts(Facts):
     survivors: int  # devices in a sum that is unmasked, at least
     colluding: int  # of them that may collude with the server, at most
     participations: int  # rounds that one user joins at most
-    steps: float  # S in whole steps of the noise, at least
 
     @staticmethod
     def of(mechanism: Mechanism) -> DeviceNoiseFacts | None:
@@ -522,7 +520,6 @@ class Statement(RunFacts, sparse=True):
     declared: Declared
     mechanism: MechanismFacts
     secrets: str
-    noise_generator: Noise
     sampling_generator: Generator
     turns: int | None = None
     min_separation: int | None = None
@@ -658,7 +655,6 @@ def state(evidence: Evidence) -> Statement:
         declared=Declared.of(recipe, mechanism),
         mechanism=MechanismFacts.of(recipe, mechanism if federation is None else mechanism.across_devices()),
         secrets=privacy.secrets,
-        noise_generator="rounded Gaussians" if mechanism.devices is None else "Skellam numbers",
         sampling_generator=sampler.generator,
         turns=None if sampler.amplifies else sampler.participations(facts.rounds_planned),
         min_separation=None if participation is None else participation.min_separation,

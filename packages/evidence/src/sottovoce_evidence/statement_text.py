@@ -139,13 +139,9 @@ def _method(statement: Statement) -> str:
 
 def _noise(mechanism: MechanismFacts) -> str:
     z, std = mechanism.noise_multiplier, mechanism.noise_std
-    if mechanism.devices is not None:
-        return (
-            f"Skellam noise of standard deviation {std:.4g} or more (noise multiplier {z:.4g}) is added to every "
-            f"coordinate, in whole steps of a public grid."
-        )
     if (correlation := mechanism.correlation) is None:
-        scale = f"of standard deviation {std:.4g} (noise multiplier {z:.4g})"
+        more = "" if mechanism.devices is None else " or more"
+        scale = f"of standard deviation {std:.4g}{more} (noise multiplier {z:.4g})"
         return f"Gaussian noise {scale} is added to every coordinate."
     return (
         f"Gaussian noise, {noise_text(mechanism)}, is added to every coordinate. Over all rounds that one user may "

@@ -15,7 +15,6 @@ from sottovoce_evidence.accounting import (
     NonPrivate,
     SampledExamples,
     SampledGaussian,
-    SampledSkellam,
     ThresholdedHistogram,
     epsilon,
     event_from_json,
@@ -45,8 +44,6 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         poisson(1.0, 0.01),
         fixed(1.5, 10, 1000),
         SampledExamples(2.5, 0.01, 8),
-        SampledSkellam(1.2, "poisson", 0.01, 2.0**26),
-        SampledSkellam(1.2, "poisson", 0.01, 2.0**26, silos=3),
         ThresholdedHistogram(2.0, 1e-7),
         HeldOutSums(3.0, 400),
         BestOfRuns(10.0, "logarithmic", ((poisson(1.0, 0.01), 100), (RUN, 1))),
@@ -86,7 +83,6 @@ def test_calibration_chooses_the_noise_of_rounds_alone():
     assert [name for name, kind in KINDS.items() if kind.scalable] == [
         "sampled-gaussian",
         "sampled-examples",
-        "sampled-skellam",
         "correlated-gaussian",
     ]
     assert NonPrivate().noise_multiplier == 0

@@ -70,16 +70,16 @@ def rename_synced(draft: Path, path: Path) -> None:
     """Give a file or a folder its name. What it holds is flushed to disk before."""
     for folder, _, names in os.walk(draft, topdown=False):
         for name in names:
-            _sync_file(Path(folder, name))
+            sync_file(Path(folder, name))
         sync_folder(Path(folder))
     if not draft.is_dir():
-        _sync_file(draft)
+        sync_file(draft)
     os.replace(draft, path)
     sync_folder(path.parent)
 
 
-def _sync_file(path: Path) -> None:
-    """Not what a link leads to, which lies elsewhere."""
+def sync_file(path: Path) -> None:
+    """Flush to disk what was written to a file. Not what a link leads to, which lies elsewhere."""
     if stat.S_ISREG(path.lstat().st_mode):
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -15,14 +15,13 @@ def test_other_parts_give_another_text():
     assert bind("a", "bc") == bind("a", b"bc")
 
 
-def test_a_round_is_named_by_its_federation_run_release_and_task():
+def test_a_round_is_named_by_its_federation_run_round_and_task():
     task = some_task()
     others = [
         replace(task, federation="g"),
         replace(task, run="autumn"),
         replace(task, round=2),
-        replace(task, attempt="b"),
         replace(task, clip_norms=task.clip_norms * 2),  # another model, or another anything
     ]
     names = {context_of(each, digest(each.to_bytes())) for each in (task, *others)}
-    assert len(names) == 6
+    assert len(names) == 5

@@ -30,11 +30,6 @@ def test_a_benchmark_has_its_own_words_and_only_unk_is_unknown(tmp_path):
     assert [words[token] for token in test[0]] == ["<bos>", "w1", "the", "N", "<unk>", "<unk>", "<eos>"]
 
 
-def test_a_folder_without_the_text_is_refused(tmp_path):
-    with pytest.raises(SottoError, match=r"has none of ptb\.train\.txt, ptb\.train\.txt\.gz"):
-        penn_treebank(tmp_path)
-
-
 @pytest.fixture
 def people(tmp_path):
     users = [[BOS, 40, EOS], [BOS, 41, UNK, EOS], [BOS, EOS]]

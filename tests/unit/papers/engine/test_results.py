@@ -7,18 +7,15 @@ import pytest
 
 from scores import score
 from sottovoce.papers import reproduce as running
-from sottovoce.papers.engine import render
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN, Estimate, Evidence, all_of
 from sottovoce.papers.engine.populations import Populations, Stores
-from sottovoce.papers.engine.render import Renderer, render_page
 from sottovoce.papers.engine.results import Outcome, ResultStore, Spread, rounds_to, smooth, value_at
 from sottovoce.papers.engine.runner import Console, Runner
 from sottovoce.papers.engine.setting import Setting
-from sottovoce.papers.engine.tables import number, percent
+from sottovoce.papers.engine.tables import percent
 from sottovoce.papers.mcmahan2018 import tables
 from sottovoce.papers.mcmahan2018.trials import EXPERIMENTS, SIZES, baselines, fedsgd, noised
 from sottovoce.papers.registry import MCMAHAN2018
-from sottovoce_evidence.accounting import rounded_up
 from sottovoce_evidence.errors import SottoError
 
 GPU = SIZES["gpu"]
@@ -123,20 +120,6 @@ def test_the_spread_between_seeds_is_pooled(results):
 
 
 @pytest.mark.parametrize(
-    ("mean", "deviation", "shown"),
-    [
-        (96.26, 0.5499, "96.26 ± 0.55"),
-        (1281.2, 272.1, "1281 ± 270"),
-        (2_174_827, 782_000, "2,174,827 ± 780,000"),
-        (1.642e34, 2.6e34, "1.642e+34 ± 2.6e+34"),
-        (96.26, None, "96.26"),
-    ],
-)
-def test_a_spread_is_written_as_its_mean_is(mean, deviation, shown):
-    assert number(Spread(mean, deviation, seeds=3)) == shown
-
-
-@pytest.mark.parametrize(
     ("value", "margin", "verdicts"),
     [
         (0.05, 0.1, (HOLDS, OPEN)),
@@ -151,18 +134,6 @@ def test_a_difference_within_the_margin_cannot_be_told(value, margin, verdicts):
     assert (gap.at_most(0.3), gap.at_least(0.0)) == verdicts
     assert gap.below(0.0) == {HOLDS: FAILS, FAILS: HOLDS, OPEN: OPEN}[verdicts[1]]
     assert Estimate(-value, margin).within(0.3) == gap.within(0.3)
-
-
-def test_estimates_are_shown_with_their_margins_and_joined():
-    one, other = Estimate(3.0, 0.3), Estimate(2.0, 0.4)
-    assert (str(one - other), f"{one:.1f} %", f"{one:+.0%}") == ("+1.00 ± 0.50", "3.0 ± 0.3 %", "+300% ± 30%")
-    assert f"{one / other:.3f}" == "1.500 ± 0.335"  # 10 and 20 % of it, together 22.4 %
-    assert str(-2 * one) == "-6.00 ± 0.60"
-    unknown = Estimate(1.0, None)
-    assert [each.margin for each in (one - unknown, unknown / one, 5 * unknown)] == [None] * 3
-    assert f"{unknown:.1f}" == "1.0 (no spread)"
-    assert Estimate(math.inf, 0.0) / one == Estimate(math.inf, 0.0)  # a run that diverged is beyond every limit
-    assert (one / Estimate(math.inf, 0.0)).at_most(0.0) == HOLDS
 
 
 def test_a_claim_of_several_parts_holds_if_all_do():
@@ -213,20 +184,6 @@ def test_the_spread_of_one_algorithm_is_not_that_of_another(results):
     assert claim["verdict"] == HOLDS
 
 
-def test_the_spread_of_models_that_noise_destroys_is_not_that_of_others(results):
-    before = {row["claim"]: row for row in checked(results)}["small noise"]
-    for sigma in (0.096, 0.2):
-        for seed in range(3):
-            results.save(outcome(noised(sigma, 20.0), seed, 0.06 + 0.02 * seed))
-    results.save(outcome(noised(0.0, 20.0), 0, 0.18))
-    private = next(trial for trial in EXPERIMENTS["private-model"].trials(GPU) if trial.is_private)
-    results.save(outcome(private, 0, 0.17))  # its recipe has no σ
-    judged = {row["claim"]: row for row in checked(results)}
-    assert judged["small noise"] == before
-    # 2 points between two runs: two standard errors of a mean of three are 2.3.
-    assert judged["too much noise"]["measured"].startswith("8.0 ± 2.3 % against 18.0 ± 0.1 %")
-
-
 def rising(trial, seed, rounds, end=0.17):
     """Accuracy rises evenly to 17 % in so many rounds, and stays at `end` from there on."""
     run = outcome(trial, seed, 0.17)
@@ -267,38 +224,6 @@ def test_a_margin_is_of_the_figure_that_is_compared(results):
     assert alone == Estimate(10.0, None)
 
 
-def test_head_words_move_by_more_than_their_spread_or_it_cannot_be_told(tmp_path):
-    def with_heads(trial, seed, share):
-        heads = {n: [0.0] * 6 + [1.0 - share, share] + [0.0] * 3 for n in ("10", "50", "100")}
-        return replace(outcome(trial, seed, 0.2 - 0.02 * share), head_words=heads)
-
-    quiet, noisy = noised(0.0, 20.0), noised(0.006, 20.0)
-    for spread, moved, verdict in ((0.01, 0.02, HOLDS), (0.08, 0.02, OPEN), (0.01, 0.5, FAILS)):
-        results = ResultStore(tmp_path / f"{spread}-{moved}")
-        for seed in range(3):
-            results.save(with_heads(quiet, seed, 0.1 + spread * seed))
-            results.save(with_heads(noisy, seed, 0.1 + moved + spread * seed))
-        claim = {row["claim"]: row for row in checked(results)}["head words"]
-        assert claim["verdict"] == verdict, claim["measured"]
-        assert f"moves {moved:+.2f} ± " in claim["measured"]
-
-
-def test_table_2_has_a_column_for_as_many_rounds_as_its_epsilon(results):
-    out = results.folder.parent / "runs"
-    short = tables.table_2(GPU, results, out)
-    assert "| top-1 printed, 5,000 rounds | top-1 here, smoothed, 1,500 rounds |" in short
-    assert "This ε pays for 5,000 rounds: accuracy after 1,500 is not what it buys." in short
-    ResultStore(out.with_name("runs-5000") / "results").folder.mkdir(parents=True)
-    ResultStore(out.with_name("runs-5000") / "results").save(outcome(noised(0.003), 0, 0.19, first=3500))
-    full = tables.table_2(GPU, results, out)
-    assert "| top-1 here, smoothed, 1,500 rounds | top-1 here, smoothed, 5,000 rounds |" in full
-    private = next(line for line in full.splitlines() if line.startswith("| 0.003 | 15 | 763,430"))
-    assert private.endswith(f"| {percent(results.final(noised(0.003)))} | 18.99 % |")
-    assert next(line for line in full.splitlines() if line.startswith("| 0.012")).endswith("| not run | not run |")
-    # A folder of 5,000 rounds needs no other.
-    assert "is not what it buys" not in tables.table_2(MCMAHAN2018.size("gpu", 5000), results, out)
-
-
 @pytest.fixture
 def grid(results):
     """The unclipped baseline: at η = 3 its first run is the best, and η = 6 diverged."""
@@ -315,42 +240,6 @@ def test_of_a_grid_the_best_first_run_stands_for_all(results, grid):
     text = tables.table_2(GPU, results, results.folder)
     ends = Spread.of([run.smoothed[-1][1] for run in results.outcomes(grid[3])])
     assert f"| 17.62 % | {percent(ends)} (η = 3) |" in text
-
-
-def test_figures_show_the_best_of_a_grid_and_tables_all_of_it(results, grid, monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr(render, "draw_panels", lambda panels, columns=0: drawn.append(panels) or b"")
-    renderer = Renderer(MCMAHAN2018, GPU, results, tmp_path)
-    for name in ("figure-1", "figure-2", "figure-5", "figure-6"):
-        text = renderer.render(EXPERIMENTS[name])
-        ((panel,),) = drawn
-        unclipped = [series for series in panel.series if "no clip" in series.label]
-        assert [series.label.split(", ")[-1] for series in unclipped] == ["η = 3"], name
-        assert all(f"`{trial.name}`" in text for trial in grid), name
-        drawn.clear()
-    renderer.render(EXPERIMENTS["figure-2"])
-    ((panel,),) = drawn
-    level, ends = panel.series[-1], [run.smoothed[-1][1] for run in results.outcomes(grid[3])]
-    assert [point.x for point in level.points] == [min(panel.places), max(panel.places)]
-    assert [point.mean for point in level.points] == pytest.approx([sum(ends) / 2] * 2)
-
-
-def test_a_baseline_that_diverged_does_not_flatten_a_sweep(results, monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr(render, "draw_panels", lambda panels, columns=0: drawn.append(panels) or b"")
-    results.save(outcome(baselines(GPU)[-1], 0, 0.0))
-    text = Renderer(MCMAHAN2018, GPU, results, tmp_path).render(EXPERIMENTS["figure-2"])
-    ((panel,),) = drawn
-    assert [series.label for series in panel.series] == ["round 100", "round 500", "round 1,500"]
-    assert "| no clip, η = 6 | 1 | 0.00 % |" in text
-
-
-def test_a_sweep_with_nothing_on_its_axis_is_not_drawn(tmp_path):
-    results = ResultStore(tmp_path / "results")
-    results.save(outcome(baselines(GPU)[0], 0, 0.1))
-    text = Renderer(MCMAHAN2018, GPU, results, tmp_path).render(EXPERIMENTS["figure-2"])
-    assert "| no clip, η = 0.3 | 1 |" in text
-    assert not (tmp_path / "figure-2.png").exists()
 
 
 def test_only_the_best_of_a_grid_is_run_with_more_seeds(results, grid, monkeypatch):
@@ -417,15 +306,6 @@ def test_claims_that_cannot_be_told_are_decided_before_those_of_one_seed(with_fe
     assert {trial.name for trial in clip.trials(GPU)} == {fedsgd(0.0, 2.0).name, fedsgd(0.0, 20.0).name}
 
 
-def test_what_claims_lack_is_listed_once_with_what_it_took(with_fedsgd):
-    out = with_fedsgd.folder.parent
-    rounds, clip, sizes = running.missing_runs(out, seeds=3)
-    names = [fedsgd(0.0, s).name for s in (2.0, 20.0)]
-    assert sorted(rounds["runs"]) == sorted(f"{name}-seed{seed}" for name in names for seed in (1, 2))
-    assert (rounds["seconds"], clip["runs"], clip["seconds"]) == (4.0, [], 0.0)
-    assert sorted(sizes["runs"]) == sorted(f"{trial.name}-seed{seed}" for trial, _ in _SIZES for seed in (1, 2))
-
-
 def test_undecided_claims_get_the_seeds_they_lack(with_fedsgd, monkeypatch):
     def train(self, trial, seed):
         self.results.save(replace(self.results.outcomes(trial)[0], seed=seed))
@@ -451,42 +331,3 @@ def test_undecided_claims_get_the_seeds_they_lack(with_fedsgd, monkeypatch):
         running.reproduce(replace(request, seeds=1), out, stores)
     with pytest.raises(SottoError, match="holds no reproduction"):
         running.reproduce(request, out / "nowhere", stores)
-
-
-@pytest.mark.slow
-def test_everything_is_drawn_from_results_alone(tmp_path):
-    """Every experiment with all its trials: figures are PNG files, tables have a row a trial."""
-    results = ResultStore(tmp_path / "results")
-    for experiment in EXPERIMENTS.values():
-        for place, (trial, _) in enumerate(experiment.runs(GPU)):
-            results.save(
-                outcome(
-                    trial,
-                    0,
-                    0.15 + 0.002 * place,
-                    first=trial.rounds_before(GPU),
-                )
-            )
-    for experiment in EXPERIMENTS.values():
-        if experiment.name == "table-1":  # accounting alone, which takes a while
-            continue
-        text = Renderer(MCMAHAN2018, GPU, results, tmp_path).render(experiment)
-        drawn = tmp_path / f"{experiment.name}.png"
-        assert drawn.exists() == bool(experiment.view)
-        assert not drawn.exists() or drawn.read_bytes().startswith(b"\x89PNG")
-        for trial in experiment.trials(GPU):
-            assert f"`{trial.name}`" in text
-    setting = Setting("mcmahan2018", "gpu", 1500, users=9, held_out_users=1, vocabulary=5, tokens_per_user=3)
-    text = render_page(MCMAHAN2018, setting, tmp_path)
-    assert "`sotto reproduce mcmahan2018 --figure 12 --size gpu --users STORE STORE-X2 STORE-X3 --out DIR`" in text
-    assert "`sotto reproduce mcmahan2018 --figure 1 --size gpu --users STORE --out DIR`" in text
-    assert "--experiment other-corpus --size gpu --users STORE --other OTHER --out DIR`" in text
-    assert "--experiment private-model --size gpu --users STORE --public PUBLIC --declared-users N --out DIR`" in text
-    assert "*projected*" in text
-    private = (tmp_path / "private-model.md").read_text()
-    assert "| ε = 4 | 7.99 | 15 | 2,000 | 500 | 1.06 | 0.0086 |" in private
-    runs = EXPERIMENTS["private-model"].runs(GPU)
-    count, total = sum(trial.is_private for trial, _ in runs), 8.15 + 0.002 * (len(runs) - 1)
-    assert f"of these {count}, together: ε = {rounded_up(total)}." in private  # what the last of them found charged
-    verdicts = {row["claim"]: row["verdict"] for row in checked(results)}
-    assert set(verdicts.values()) <= {HOLDS, FAILS, OPEN}

@@ -10,7 +10,6 @@ from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.results import Outcome
 from sottovoce.papers.engine.trial import Changes, Trial
 from sottovoce.papers.mcmahan2018.trials import BASELINE_RATES, EXPERIMENTS, NOISE_AXIS, SIZES, TABLE_1, TABLE_2
-from sottovoce.papers.registry import MCMAHAN2018
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import NonPrivate
 from sottovoce_evidence.errors import SottoError
@@ -85,18 +84,6 @@ def test_only_unprotected_trials_know_how_many_users_there_are():
                 assert Populations(Path("nowhere"), declared, GPU).users(trial) == 27_000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", EVERY_SIZE)
-def test_a_name_stands_for_one_recipe_and_a_recipe_for_one_name(size):
-    by_name, by_recipe = {}, {}
-    for experiment in EXPERIMENTS.values():
-        for trial, _ in experiment.runs(size):
-            start = trial.after.name if trial.after else ""
-            made = (recipe_of(trial, size).sha256(), start, trial.words, trial.corpus)
-            assert by_name.setdefault(trial.name, made) == made
-            assert by_recipe.setdefault(made, trial.name) == trial.name
-
-
 @pytest.mark.parametrize("name", ["figure-1", "figure-2", "figure-5", "figure-6", "table-2"])
 def test_the_unclipped_baseline_differs_in_its_learning_rate_alone(name):
     grid = [trial for trial in EXPERIMENTS[name].trials(GPU) if trial.best_of]
@@ -146,23 +133,6 @@ def test_central_training_promises_nothing_and_has_no_clip_in_its_name():
     assert (resolved.privacy.clipping, resolved.privacy.cohort) == ("none", 100)
     mechanism = build_mechanism(resolved, LAYERS)
     assert isinstance(mechanism.event(1), NonPrivate)
-
-
-def test_marks_are_the_papers_where_there_are_enough_rounds():
-    assert GPU.marks == (100, 500, 1500)
-    assert MCMAHAN2018.size("gpu", 3000).marks == (100, 500, 3000)
-    for size in SIZES.values():
-        assert all(mark % size.evaluate_every == 0 for mark in size.marks)
-        assert sorted(set(size.marks)) == list(size.marks)
-
-
-def test_what_does_not_exist_is_refused():
-    with pytest.raises(SottoError, match="did you mean 'figure-2'"):
-        MCMAHAN2018.choose(["figur-2"])
-    with pytest.raises(SottoError, match="multiple of 20"):
-        MCMAHAN2018.size("gpu", 1510)
-    with pytest.raises(SottoError, match="smoke, cpu, gpu"):
-        MCMAHAN2018.size("paper")
 
 
 @pytest.mark.slow

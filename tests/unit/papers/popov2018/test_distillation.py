@@ -12,11 +12,8 @@ import optax
 import pytest
 
 from sottovoce.data.store import PublicText
-from sottovoce.data.tokenizer import Specials
 from sottovoce.data.words import BOS, EOS
 from sottovoce.local.update import FedAvg, User, cut_into_lanes
-from sottovoce.models.generate import write_stream
-from sottovoce.models.lstm import LSTM
 from sottovoce.papers.popov2018.distillation import (
     ClientModel,
     Distillation,
@@ -113,18 +110,6 @@ def test_what_comes_back_is_what_averaging_would_have_summed(store, model):
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_imitating_models_that_predict_the_same_changes_nothing(readers, model):
-    algorithm = make_algorithm()
-    state = algorithm.server.start(model)
-    returned = [ClientModel(1.0, jax.tree.map(np.zeros_like, model))] * 2
-    transfer = Distillation(60, epochs=2, generated=False)
-    after, losses, _ = distil(algorithm, transfer, state, readers, returned, SECRET)
-    assert len(losses) == 2
-    for one, other in zip(jax.tree.leaves(after.params), jax.tree.leaves(model), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-
-
 @pytest.mark.parametrize("generated", [False, True])
 @pytest.mark.slow
 def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, generated):
@@ -149,51 +134,6 @@ def test_the_server_comes_to_predict_as_the_returned_models_do(readers, model, g
 
 
 @pytest.mark.slow
-def test_every_cycle_reads_another_text_and_generates_it_with_the_newer_model(readers, model, monkeypatch):
-    wrote = []
-
-    def write(model, specials, runs, length, key):
-        text = write_stream(model, specials, runs, length, key)
-        wrote.append((model, np.asarray(jax.random.key_data(key)).tolist(), text))
-        return wrote[-1][2]
-
-    monkeypatch.setattr("sottovoce.papers.popov2018.distillation.write_stream", write)
-    algorithm = make_algorithm()
-    returned = [ClientModel(1.0, changed(model, 6))]
-    state = algorithm.server.start(model)
-    one, once, _ = distil(algorithm, Distillation(40, epochs=2), state, readers, returned, SECRET)
-    assert len(once) == 2
-    assert len(wrote) == 1  # once, for all passes
-    assert wrote[0][0] is state.params
-    wrote.clear()
-    _, losses, _ = distil(algorithm, Distillation(40, epochs=2, cycles=3), state, readers, returned, SECRET)
-    assert len(losses) == 6
-    models = [np.asarray(each[0].projection) for each in wrote]
-    assert len(models) == 3
-    np.testing.assert_array_equal(models[0], model.projection)
-    assert np.any(models[1] != models[0])
-    assert np.any(models[2] != models[1])
-    np.testing.assert_array_equal(models[1], one.params.projection)
-    assert len({str(key) for _, key, _ in wrote}) == 3
-    public = Distillation(40, cycles=2, generated=False)
-    texts = [np.asarray(public.text(model, readers, LANES, cycle, SECRET).tokens) for cycle in (0, 1)]
-    assert not np.array_equal(*texts)
-
-
-@pytest.mark.slow
-def test_written_streams_look_like_those_of_users(model):
-    chatty = LSTM(6, embedding=3, hidden=4, key=jax.random.key(1))  # six tokens: texts end often
-    stream = write_stream(chatty, Specials(BOS, EOS, None), 3, 20, jax.random.key(2))
-    assert stream.shape == (60,)
-    for run in stream.reshape(3, 20):
-        assert run[0] == BOS
-        begins = np.flatnonzero(run == BOS)[1:]
-        ends = np.flatnonzero(run[:-1] == EOS)
-        np.testing.assert_array_equal(begins, ends + 1)
-    assert np.sum(stream == EOS) > 3
-
-
-@pytest.mark.slow
 def test_a_round_pays_before_it_teaches_and_its_secrets_give_its_bits(readers, model):
     algorithm, ledger = make_algorithm(0.5), Notebook()
     transfer, state = Distillation(40, epochs=2), algorithm.server.start(model)
@@ -207,14 +147,3 @@ def test_a_round_pays_before_it_teaches_and_its_secrets_give_its_bits(readers, m
     other, _ = transfer.play(algorithm, Work(readers, None), state, ledger(Secrets.seeded(2).keys(1)))
     np.testing.assert_array_equal(one.params.projection, again.params.projection)
     assert np.any(one.params.projection != other.params.projection)
-
-
-def test_where_nobody_returns_a_model_it_stays_as_it_is(readers, model):
-    algorithm = make_algorithm(1e-9)
-    state = algorithm.server.start(model)
-    ledger = Notebook()
-    work, payment = Work(readers, None), ledger(Secrets.seeded(1).keys(1))
-    after, played = Distillation(40).play(algorithm, work, state, payment)
-    assert (after.round, played.users, len(ledger.spent)) == (1, 0, 1)
-    np.testing.assert_array_equal(after.params.projection, model.projection)
-    assert played.diagnostics()["server_losses"] == []

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,9 +16,7 @@ from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN
 from sottovoce.papers.engine.populations import Populations, Stores
 from sottovoce.papers.engine.render import Renderer
 from sottovoce.papers.engine.results import Outcome, ResultStore
-from sottovoce.papers.popov2018 import measures
-from sottovoce.papers.popov2018.measures import PUBLIC, USERS, tail_of
-from sottovoce.papers.popov2018.tables import by_gigabytes, figure_3
+from sottovoce.papers.popov2018.measures import PUBLIC, USERS
 from sottovoce.papers.popov2018.trials import (
     DELTAS,
     EXPERIMENTS,
@@ -28,7 +25,6 @@ from sottovoce.papers.popov2018.trials import (
     PTB_ROUNDS,
     SIZES,
     TABLE_3,
-    TABLE_4,
     benchmark,
     node,
     pretrained,
@@ -36,7 +32,6 @@ from sottovoce.papers.popov2018.trials import (
     tails,
 )
 from sottovoce.papers.registry import POPOV2018
-from sottovoce.reporting.draw.audits import draw_tail
 from sottovoce_evidence.recipe import Recipe
 
 GPU, SMOKE = SIZES["gpu"], SIZES["smoke"]
@@ -102,11 +97,6 @@ def tail_facts(*, epsilon=0.67, rejected=1, alpha=16):
         "log_ratios": sorted(values.tolist(), reverse=True)[: tail.texts // 2],
     }
     return {"texts": 30_000, "deltas": list(DELTAS), "pairs": pairs, "shown": shown}
-
-
-def save_tails(results, *seeds):
-    for seed, each in enumerate(seeds):
-        results.save(outcome(tails(GPU), (102.0, 67.0, 200.0, 52.0), seed=seed, tails=each))
 
 
 def save_benchmark(results, rounds, last, sent=2e8):
@@ -214,21 +204,6 @@ def test_every_run_can_be_put_together(tmp_path):
     assert list(single[0]) == [token for row in range(SMOKE.node_users) for token in base[row]]
 
 
-def test_what_it_costs_is_told():
-    updates = {name: each.user_updates(GPU) for name, each in EXPERIMENTS.items()}
-    assert updates["figure-2"] == 2 * 1500
-    assert updates["table-2"] == 1500 + 4 * 10
-    assert updates["table-1"] == 7  # of one node
-    assert updates["table-3"] == updates["table-4"] == 22 * 50
-    assert updates["ptb"] == 28 * 4
-
-
-def test_the_models_before_others_are_run_once_for_all_seeds():
-    runs = {trial.name: seeds for trial, seeds in EXPERIMENTS["table-2"].runs(GPU, 3)}
-    assert runs.pop("pretrained") == 1
-    assert set(runs.values()) == {3}
-
-
 def test_what_is_printed_fulfils_the_claims(printed):
     found = verdicts(printed)
     assert found.pop("half") == OPEN  # 119.1 against 119.9
@@ -271,186 +246,8 @@ def table(results, name, out):
     return Renderer(POPOV2018, GPU, results, out).table(EXPERIMENTS[name])
 
 
-def test_tails_of_one_seed_are_shown_without_a_word_on_seeds(printed, tmp_path):
-    texts = measured(printed)
-    assert texts["pareto"] == "1 of 20 are rejected at 5 %; a count, no spread"
-    assert texts["estimate"] == "0.67 at δ = 1e-4 (printed 0.67); a maximum, no spread"
-    pairs, epsilons = (table(printed, name, tmp_path) for name in ("table-3", "table-4"))
-    assert pairs.startswith("| pair | ")
-    assert "The test rejects 2 of 40 tails at 5 % (printed: 1 of 20)." in pairs
-    assert len(epsilons.splitlines()) == 2 + 4 + 2  # header, rows, note
-    assert "The largest of all pairs: an estimate" in epsilons
-    assert "seed" not in pairs + epsilons
-
-
-def test_tails_of_three_seeds_are_shown_together_and_one_by_one(printed, tmp_path):
-    others = [tail_facts(epsilon=0.5, rejected=0), tail_facts(epsilon=0.7, rejected=20)]
-    for facts in others:
-        for pair in facts["pairs"]:
-            pair["alpha"] = 99.0
-    save_tails(printed, tail_facts(), *others)
-    texts = measured(printed)
-    assert texts["pareto"] == "21 of 60 are rejected at 5 %, by seed 1, 0, 20; a count, no spread"
-    assert texts["estimate"] == "0.70 at δ = 1e-4, by seed 0.67, 0.50, 0.70 (printed 0.67); a maximum, no spread"
-    pairs, epsilons = (table(printed, name, tmp_path) for name in ("table-3", "table-4"))
-    assert pairs.startswith("Pairs of the first of 3 seeds.\n\n| pair | ")
-    assert pairs.count("| θ |") == 20
-    assert "| 99 |" not in pairs
-    assert "The test rejects 42 of 120 tails at 5 %, by seed 2, 0, 40 (printed: 1 of 20)." in pairs
-    assert "| ε, texts of θ | 0.70 | 0.83 | 0.99 |" in epsilons
-    assert "| ε, texts of θ, by seed | 0.67, 0.50, 0.70 | 0.83, 0.83, 0.83 | 0.99, 0.99, 0.99 |" in epsilons
-    assert "| ε, both ways, of tails that are not rejected | 0.67 | 0.83 | 0.99 |" in epsilons
-    assert "not rejected, by seed | 0.67, 0.50, none | 0.83, 0.83, none | 0.99, 0.99, none |" in epsilons
-    assert "The largest of all pairs of 3 seeds, and of each seed alone" in epsilons
-
-
-def test_both_ways_count_in_their_rows_and_not_in_the_claim(printed, tmp_path):
-    seeds = [tail_facts(), tail_facts(), tail_facts()]
-    seeds[1]["pairs"][1] |= {"epsilons": [2.0, 2.5, 3.0], "rejected": True}  # over texts of θ'
-    save_tails(printed, *seeds)
-    epsilons = table(printed, "table-4", tmp_path)
-    assert "| ε, texts of θ | 0.67 | 0.83 | 0.99 |" in epsilons
-    assert "| ε, both ways | 2.00 | 2.50 | 3.00 |" in epsilons
-    assert "| ε, both ways, by seed | 0.67, 2.00, 0.67 | 0.83, 2.50, 0.83 | 0.99, 3.00, 0.99 |" in epsilons
-    assert "| ε, both ways, of tails that are not rejected | 0.67 | 0.83 | 0.99 |" in epsilons
-    assert verdicts(printed)["estimate"] == HOLDS
-
-
-@pytest.mark.parametrize(("rejected", "verdict"), [((4, 3, 2), HOLDS), ((2, 4, 4), FAILS)])
-def test_rejected_tails_are_counted_over_all_seeds(printed, rejected, verdict):
-    """At most 9 of 60, whatever the first seed says alone."""
-    save_tails(printed, *(tail_facts(rejected=each) for each in rejected))
-    assert verdicts(printed)["pareto"] == verdict
-
-
-@pytest.mark.parametrize(("largest", "verdict"), [((0.5, 0.6, 1.0), HOLDS), ((0.5, 0.6, 1.01), FAILS)])
-def test_no_seed_may_have_a_larger_estimate(printed, largest, verdict):
-    save_tails(printed, *(tail_facts(epsilon=each) for each in largest))
-    assert verdicts(printed)["estimate"] == verdict
-
-
-def test_figure_3_has_a_row_for_each_seed_with_a_tail(printed):
-    def drawn():
-        found = figure_3(GPU, printed)
-        return found and int.from_bytes(found[20:24])  # the height of a PNG
-
-    one = drawn()
-    assert figure_3(GPU, printed) == draw_tail(*tail_of(tail_facts()["shown"]))
-    save_tails(printed, tail_facts(), tail_facts(alpha=30), tail_facts(alpha=12))
-    assert drawn() == 3 * one
-    same = {**tail_facts(), "shown": None}  # models that do not differ
-    save_tails(printed, tail_facts(), same, tail_facts(alpha=12))
-    assert drawn() == 2 * one
-    save_tails(printed, same, same, same)
-    assert drawn() is None
-
-
 def test_what_was_not_run_cannot_be_told(tmp_path):
     assert set(verdicts(ResultStore(tmp_path / "results")).values()) == {OPEN}
-
-
-def test_seeds_that_lie_apart_leave_a_claim_open(printed, tmp_path):
-    trials = all_trials(GPU)
-    for share in ("0.25", "0.5", "0.75"):
-        for kind in ("rehearsal", "without-forgetting"):
-            name = f"node-{kind}-{share}"
-            public, kss, users, saved, _ = PRINTED[name]
-            printed.save(outcome(trials[name], (2 * public, kss, 2 * users, saved), seed=1))
-    found = verdicts(printed)
-    assert found["rehearsal"] == OPEN
-    assert found["averaging"] == HOLDS  # what nodes do says nothing about devices
-    text = Renderer(POPOV2018, GPU, printed, tmp_path).render(EXPERIMENTS["table-1"])
-    # Of 147.51, 298 and 150.49: their mean, and the standard deviation between them.
-    assert "| random rehearsal, λ = 0.75 | 3 | 198.7 ± 86.0 (149) | 64.8 ± 0.0 (64.8) |" in text
-
-
-# Claims, what each is compared with, and how far a setting must be moved until the limit lies within its margin.
-_AT_THE_LIMIT = {
-    "forgetting": ("node-plain-1", (1.5 * 100.1, 66.0, 93.4, 59.0)),
-    "plain learns": ("node-plain-1", (265.1, 60.2, 99.7, 59.0)),
-    "rehearsal keeps": ("averaging-plain", (1.2 * 105.5, 62.0, 100.0, 59.0)),
-    "same text": ("transfer-public-1", (1.04 * 109.2, 67.2, 1.04 * 259.7, 50.7)),
-    "perplexity": ("averaging", (105.5, 67.3, 336.0 / 2, 58.4)),
-    "public text": ("averaging", (1.1 * 100.1, 67.3, 109.3, 58.4)),
-}
-
-
-@pytest.mark.parametrize("claim", _AT_THE_LIMIT)
-def test_a_claim_at_its_limit_cannot_be_told(printed, claim):
-    name, texts = _AT_THE_LIMIT[claim]
-    save_seeds(printed, all_trials(GPU)[name], texts)
-    assert verdicts(printed)[claim] == OPEN, measured(printed)[claim]
-
-
-def test_seeds_decide_keystrokes_and_early_gains_too(printed):
-    kept = rehearsed(GPU)
-    for seed, (saved, gained) in enumerate(((51.0, 0.4), (52.7, 0.7), (54.4, 0.95))):
-        printed.save(outcome(kept, (105.5, 67.3, 109.3, saved), seed=seed, gained=gained))
-    found = verdicts(printed)
-    assert (found["keystrokes"], found["early"]) == (OPEN, OPEN)
-
-
-def test_one_seed_decides_counts_alone(printed):
-    """No spread is known of anything that was trained once; the Penn Treebank is one run by its nature."""
-    for path in printed.folder.glob("*-seed[12].json"):
-        path.unlink()
-    found = verdicts(printed)
-    assert {name for name, verdict in found.items() if verdict != OPEN} == {"pareto", "estimate", "gigabytes"}
-    assert measured(printed)["forgetting"] == "2.622 (no spread) times the perplexity on public text"
-    for name, text in measured(printed).items():
-        assert "no spread" in text, name
-
-
-@pytest.mark.slow
-def test_a_benchmark_that_stopped_early_is_told_as_far_as_it_came(tmp_path):
-    results = ResultStore(tmp_path / "results")
-    save_benchmark(results, 3, 90.0)
-    assert [(rounds, round(sent, 3)) for rounds, sent, _ in by_gigabytes(GPU, results)] == [
-        (1, 0.2),
-        (2, 0.4),
-        (3, 0.6),
-    ]
-    assert verdicts(results)["gigabytes"] == OPEN  # more rounds may do
-    text = Renderer(POPOV2018, GPU, results, tmp_path).render(EXPERIMENTS["ptb"])
-    assert "| 3 | 0.60 | 90.00 |" in text
-    assert "3 of 28 rounds" in text
-
-
-def test_a_benchmark_that_is_there_for_less_holds(tmp_path):
-    results = ResultStore(tmp_path / "results")
-    save_benchmark(results, 20, 1.05 * PTB_AVERAGED)
-    assert verdicts(results)["gigabytes"] == HOLDS
-    save_benchmark(results, 20, 1.06 * PTB_AVERAGED)
-    assert verdicts(results)["gigabytes"] == OPEN
-
-
-def test_rounds_beyond_the_printed_gigabytes_do_not_count(tmp_path):
-    results = ResultStore(tmp_path / "results")
-    save_benchmark(results, 28, PTB_AVERAGED, sent=2.1e8)  # 5.46 GB after 26 rounds, at 1.2 times the perplexity
-    assert verdicts(results)["gigabytes"] == FAILS
-    save_benchmark(results, 28, 0.85 * PTB_AVERAGED, sent=2.1e8)
-    assert verdicts(results)["gigabytes"] == HOLDS
-    said = "76.0 after 26 rounds (5.46 GB a node); 27 rounds are 5.67 GB; one run, no spread"
-    assert measured(results)["gigabytes"] == said
-    save_benchmark(results, 28, PTB_AVERAGED, sent=2.01e8)  # 5.63 GB after 28: more than is printed, if it rounds to it
-    assert measured(results)["gigabytes"].startswith("81.9 after 27 rounds (5.43 GB a node); 28 rounds are 5.63 GB")
-    large = ResultStore(tmp_path / "large")
-    save_benchmark(large, 1, PTB_AVERAGED, sent=6e9)
-    assert verdicts(large)["gigabytes"] == FAILS
-
-
-@pytest.mark.slow
-def test_everything_is_drawn_from_results_alone(printed, tmp_path):
-    for experiment in EXPERIMENTS.values():
-        text = Renderer(POPOV2018, GPU, printed, tmp_path).render(experiment)
-        assert (tmp_path / f"{experiment.name}.png").exists() == bool(experiment.view)
-        if experiment.name in ("table-1", "table-2"):
-            assert "| 119.1 ± 1.2 (119.1) |" in text or "| 107.5 ± 1.1 (107.5) |" in text
-    text = (tmp_path / "table-4.md").read_text()
-    assert f"| ε, both ways | {TABLE_4[0]:.2f} |" in text
-    assert "| ε, both ways, of tails that are not rejected |" in text
-    assert "not a guarantee" in text
-    assert "rejects 2 of 40" in (tmp_path / "table-3.md").read_text()
 
 
 def test_a_run_that_diverged_is_said_to_have(printed, tmp_path):
@@ -462,13 +259,3 @@ def test_a_run_that_diverged_is_said_to_have(printed, tmp_path):
     assert "| diverged (265.1) |" in Renderer(POPOV2018, GPU, printed, tmp_path).render(EXPERIMENTS["table-1"])
     found = verdicts(printed)
     assert (found["forgetting"], found["plain learns"]) == (HOLDS, FAILS)
-
-
-def test_every_seed_leaves_out_users_and_draws_texts_of_its_own(monkeypatch):
-    seeds = []
-    monkeypatch.setattr(measures, "fit_tails", lambda *given, seed, **more: seeds.append(seed) or [])
-    recipe = Recipe.load("popov2018")
-    for seed in (0, 3):
-        monkeypatch.setattr(Recipe, "of", lambda run, seed=seed: recipe.replace(run={"seed": seed}))
-        measures._tails(SimpleNamespace(run=None, trial=SimpleNamespace(leave_one_out=2), size=SMOKE))
-    assert seeds == [0, 3]

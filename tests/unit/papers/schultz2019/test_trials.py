@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
 
 from examples import first_of
 from scores import score
 from sottovoce.build.mechanism import build_mechanism, resolve
-from sottovoce.papers.engine import render
 from sottovoce.papers.engine.claims import FAILS, HOLDS, OPEN
 from sottovoce.papers.engine.render import Renderer, render_page, summarise
 from sottovoce.papers.engine.results import Outcome, ResultStore
@@ -143,19 +141,6 @@ def test_claims_are_judged_at_each_learning_rate(results):
     assert "between runs of one setting, pooled, is 0.00 (η = 0.01), 0.00 (η = 0.01 with σ = 0.05), " in table
 
 
-def test_the_spread_of_models_that_noise_destroys_is_not_that_of_others(results):
-    """Their losses lie whole nats apart, which says nothing about models without noise."""
-    before = {row["claim"]: row for row in checked(results)}["federated, η = 0.01"]
-    for trial in (setting("DP-FedAvg", None, 20.0), setting("DP-FedAvg", 20.0, 20.0)):
-        for seed in range(3):
-            results.save(outcome(trial, seed, 70.0 + 5.0 * seed))
-    judged = {row["claim"]: row for row in checked(results)}
-    assert judged["federated, η = 0.01"] == before
-    assert before["measured"].startswith("FedAvg -0.80 ± 0.00,")
-    # 5 nats between two runs: two standard errors of a mean of three are 5.8, and S = 5 adds nothing.
-    assert "costs +69.70 ± 5.77 against S = 5" in judged["noise, η = 0.01"]["measured"]
-
-
 def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):
     alone = ResultStore(tmp_path / "results")
     for trial in all_settings(PRINTED):
@@ -169,69 +154,6 @@ def test_one_seed_cannot_tell_and_a_diverged_run_is_the_worst(tmp_path):
     text = Renderer(SCHULTZ2019, GPU, alone, tmp_path).render(EXPERIMENTS["figure-5"])
     assert "| diverged |" in text
     assert (tmp_path / "figure-5.png").read_bytes().startswith(b"\x89PNG")
-
-
-def diverging(run, after):
-    """The same run without a finite loss after a round, where it is right by chance."""
-    curve = [(at, top1, value) if at <= after else (at, 0.9, None) for at, top1, value in run.curve]
-    return replace(run, curve=curve, evaluation=score(20, curve[-1][1], perplexity=curve[-1][2]))
-
-
-@pytest.mark.parametrize(("clients", "verdict"), [(-0.3, HOLDS), (0.01, OPEN), (0.3, FAILS)])
-def test_the_clients_loss_is_compared_seed_by_seed(results, clients, verdict):
-    for trial in all_settings(PRINTED):
-        for seed in range(3):
-            results.save(outcome(trial, seed, 6.0 + seed, clients=clients + 0.05 * (seed - 1)))
-    claim = {row["claim"]: row for row in checked(results)}["clients, η = 0.01"]
-    assert (claim["verdict"], f": {clients:+.3f} ± 0.058" in claim["measured"]) == (verdict, True)
-
-
-def test_the_best_round_of_one_diverged_seed_does_not_decide(results):
-    """Noise for S = 20 is best in round 1, 1 and 8, and in round 2 for S = 5."""
-    quiet, loud = setting("DP-FedAvg", None, 5.0), setting("DP-FedAvg", None, 20.0)
-
-    def best_in(trial, seed, place, end):
-        run = outcome(trial, seed, end)
-        curve = [(at, top1, math.exp(end + abs(at - place))) for at, top1, _ in run.curve]
-        return replace(run, curve=curve)
-
-    def claim_of(rounds):
-        for seed, place in enumerate(rounds):
-            results.save(best_in(loud, seed, place, 70.0 + seed))
-            results.save(best_in(quiet, seed, 2, 9.0))
-        return {row["claim"]: row for row in checked(results)}["noise, η = 0.01"]
-
-    assert claim_of((1, 1, 8))["verdict"] == OPEN
-    assert "best in round 3.3 ± 3.3 against 2.0 ± " in claim_of((1, 1, 8))["measured"]
-
-
-def test_what_a_diverged_run_predicts_does_not_count(results, tmp_path):
-    lost = setting("DP-FedAvg", None, 20.0)
-    for seed in range(3):
-        results.save(diverging(outcome(lost, seed, 70.0), after=5))
-    text = Renderer(SCHULTZ2019, GPU, results, tmp_path).render(EXPERIMENTS["figure-5"])
-    (row,) = [line for line in text.splitlines() if line.endswith(f"| `{lost.name}` |")]
-    assert "| 3.75 % ± 0.00 (5) | diverged |" in row  # 15 % in round 20, a quarter of it in round 5
-    assert "| 3.75 % ± 0.00 (5) |" in Renderer(SCHULTZ2019, GPU, results, tmp_path).table(EXPERIMENTS["table-1"])
-
-
-def test_a_sweep_has_no_points_after_divergence(results, monkeypatch, tmp_path):
-    """Marks are rounds 7, 13 and 20."""
-    drawn = []
-    monkeypatch.setattr(render, "draw_panels", lambda panels, columns=0: drawn.append(panels) or b"")
-    rates = EXPERIMENTS["rates"].trials(GPU)
-    unclipped = {trial.place.x: trial for trial in rates if trial.place.group == rates[0].place.group}
-    for rate, after in ((0.03, 20), (0.3, 5), (1.0, 8)):
-        results.save(diverging(outcome(unclipped[rate], 0, 5.5), after=after))
-    Renderer(SCHULTZ2019, GPU, results, tmp_path).render(EXPERIMENTS["rates"])
-    ((panel,),) = drawn
-    lines = [(each.label, [point.x for point in each.points]) for each in panel.series if not each.dotted]
-    assert lines == [
-        ("", [0.01, 0.03]),
-        ("round 7", [1.0]),  # no line goes through 0.3
-        ("round 13", [0.01, 0.03]),
-        ("round 20", [0.01, 0.03]),
-    ]
 
 
 @pytest.mark.slow

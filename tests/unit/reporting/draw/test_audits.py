@@ -8,7 +8,7 @@ from made_audits import made
 from sottovoce.audit.membership import evaluate_attack
 from sottovoce.audit.results import CanariesResult, ExposurePoint, OtherCurve
 from sottovoce.audit.tails import fit_tail
-from sottovoce.reporting.draw.audits import draw_exposure, draw_roc, draw_tail, draw_tails
+from sottovoce.reporting.draw.audits import draw_exposure, draw_roc, draw_tail
 
 CURVE = (ExposurePoint(1, 2, 0.5, 1.0, 2.0, 0), ExposurePoint(4, 2, 3.0, 5.0, 9.0, 1))
 
@@ -20,15 +20,6 @@ def is_png(drawn: bytes | None) -> bool:
 def test_a_tail_is_drawn():
     log_ratios = np.random.default_rng(0).exponential(size=1000)
     assert is_png(draw_tail(log_ratios, fit_tail(log_ratios)))
-
-
-def test_several_tails_have_a_row_each():
-    """A tail alone is drawn as before; of several, each has a row of the same height."""
-    found = [np.random.default_rng(seed).exponential(seed, size=1000) for seed in (1, 2, 3)]
-    tails = {f"seed {place}": (log_ratios, fit_tail(log_ratios)) for place, log_ratios in enumerate(found)}
-    one, three = draw_tail(*tails["seed 0"]), draw_tails(tails)
-    high = [int.from_bytes(drawn[20:24]) for drawn in (one, three)]  # where a PNG has its height
-    assert high[1] == 3 * high[0]
 
 
 def test_attacks_are_drawn():
@@ -47,7 +38,3 @@ def test_exposure_is_drawn_against_holders_and_with_other_runs_against_epsilon()
     both = draw_exposure(made(CanariesResult, claimed=math.inf, curve=CURVE, beside=others))
     assert is_png(both)
     assert len(both or b"") > len(draw_exposure(alone) or b"")
-
-
-def test_without_secrets_there_is_nothing_to_draw():
-    assert draw_exposure(made(CanariesResult, claimed=1.0)) is None

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from sottovoce.reporting.draw.lanes import Lane, draw_number_line, draw_spread
-from sottovoce.reporting.draw.style import DEEP
+from sottovoce.reporting.draw.lanes import Lane, draw_number_line
 
 
 def labels(svg: str) -> set[str | None]:
@@ -20,12 +19,3 @@ def test_every_bound_has_its_figure_and_its_words():
 def test_a_lane_without_a_number_is_not_drawn():
     assert draw_number_line([Lane("nothing")]) == ""
     assert "nothing" not in draw_number_line([Lane("nothing"), Lane("proved", at_most=1.0)])
-
-
-def test_a_contradicted_claim_is_drawn():
-    assert {"≤ 1", "≥ 2.5"} <= labels(draw_number_line([Lane("shown", at_most=1.0, at_least=2.5)]))
-
-
-def test_a_lane_for_each_run():
-    svg = draw_spread([("A", DEEP, [0.1, 0.2, 0.3, 0.4, 0.5]), ("B", DEEP, [0.0, 0.1, 0.25, 0.3, 0.6])])
-    assert "A: median 30%. B: median 25%." in svg

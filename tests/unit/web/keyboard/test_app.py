@@ -13,7 +13,7 @@ import pytest
 from asgi import get
 from sottovoce.runs.exported import GRAPHS, read_manifest
 from sottovoce.web.keyboard import app
-from sottovoce.web.keyboard.app import Secret, keyboard_app, merge_canaries, read_canaries, write_page
+from sottovoce.web.keyboard.app import Secret, keyboard_app, read_canaries, write_page
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import pretty, sealed, sha256_of
 
@@ -31,29 +31,6 @@ def test_a_link_to_another_registry_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "canaries.json").symlink_to(tmp_path / "mine.json")
     with pytest.raises(DamagedRun, match=r"canaries.json is not a plain file"):
         read_canaries(tmp_path)
-
-
-@pytest.mark.parametrize("text", ["{", json.dumps({**REGISTRY, "holders": [1]}), json.dumps({"prefix": 1})])
-def test_a_damaged_registry_is_named(tmp_path: Path, text: str) -> None:
-    (tmp_path / "canaries.json").write_text(text)
-    with pytest.raises(DamagedRun, match=r"canaries.json .*export again"):
-        read_canaries(tmp_path)
-
-
-def test_a_secret_of_two_models_is_listed_once() -> None:
-    one, two = Secret(("a",), ("b",), 4), Secret(("c",), ("d",), 1)
-    assert merge_canaries([[one], [two, Secret(("a",), ("b",), 2)]]) == [
-        {"known": ("a",), "secret": ("b",), "holders": [4, 2]},
-        {"known": ("c",), "secret": ("d",), "holders": [None, 1]},
-    ]
-
-
-@pytest.mark.parametrize("paths", [[], ["a", "b", "c", "d"]])
-def test_a_keyboard_shows_one_to_three_models(paths: list[str], tmp_path: Path) -> None:
-    with pytest.raises(SottoError, match=f"{len(paths)} runs were named"):
-        keyboard_app(paths)
-    with pytest.raises(SottoError, match=f"{len(paths)} runs were named"):
-        write_page(paths, tmp_path / "page")
 
 
 def test_a_run_that_is_not_there_is_named_before_what_is_to_be_fetched(tmp_path: Path, monkeypatch) -> None:
@@ -129,14 +106,6 @@ def test_a_page_has_no_file_from_outside_the_export(exported: Path, tmp_path: Pa
     assert not (tmp_path / "page").exists()
 
 
-def test_canaries_that_a_manifest_does_not_have_are_not_shown(exported: Path, monkeypatch) -> None:
-    (exported / "canaries.json").write_text(json.dumps(REGISTRY))
-    assert app.describe([exported], [exported])["canaries"] == []
-    manifest = app.read_manifest(exported) | {"canaries": {"file": "canaries.json"}}
-    monkeypatch.setattr(app, "read_manifest", lambda path: manifest)
-    assert len(app.describe([exported], [exported])["canaries"]) == 2
-
-
 def test_a_page_of_pieces_has_what_their_search_asks_for(exported: Path, tmp_path: Path, monkeypatch) -> None:
     named = {"vocabulary": {"file": "tokenizer.json"}, "pieces": {"file": "pieces.json"}}
     manifest = app.read_manifest(exported) | named
@@ -146,13 +115,3 @@ def test_a_page_of_pieces_has_what_their_search_asks_for(exported: Path, tmp_pat
     write_page([exported], tmp_path / "page")
     files = {path.name for path in (tmp_path / "page" / "models" / "0").iterdir()}
     assert files == {"batch.onnx", "tokenizer.json", "pieces.json"}
-
-
-def test_a_page_of_another_model_has_another_version(exported: Path, tmp_path: Path) -> None:
-    """Else a phone would go on with the model that it keeps."""
-    write_page([exported], tmp_path / "one")
-    write_page([exported], tmp_path / "same")
-    (exported / "step.onnx").write_text("another")
-    write_page([exported], tmp_path / "two")
-    one, same, two = ((tmp_path / name / "offline.js").read_bytes() for name in ("one", "same", "two"))
-    assert one == same != two

@@ -8,7 +8,6 @@ import pytest
 
 from sottovoce.reporting.draw.style import COLOURS
 from sottovoce.runs.record import Lines
-from sottovoce_evidence.errors import SottoError
 
 pytest.importorskip("starlette", reason="needs the extra [keyboard]")
 
@@ -101,20 +100,6 @@ def test_nothing_can_be_written_and_no_other_name_leads_here(run):
         assert ask(app, "/events", method)[0] == 405
     assert ask(app, "/", host="evil.example")[0] == 400
     assert ask(watch_app([run], host="10.1.2.3")[0], "/", host="10.1.2.3:8019")[0] == 200
-
-
-def test_what_is_refused(run):
-    for paths, options, words in (
-        ([], {}, "at least one"),
-        ([run / "recipe.toml"], {}, "is a file"),
-        ([run, run / ".." / "run"], {}, "named twice"),
-        ([run], {"internal": True, "host": "0.0.0.0"}, "exact figures of private data to a network"),
-        ([run], {"internal": True, "host": "example.org"}, "exact figures of private data to a network"),
-    ):
-        with pytest.raises(SottoError, match=words):
-            watch_app(paths, **options)
-    for host in ("127.0.0.1", "::1", "localhost"):
-        watch_app([run], internal=True, host=host)
 
 
 def test_the_page_fetches_from_its_server_alone_and_has_the_colours_of_reports():

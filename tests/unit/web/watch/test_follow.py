@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from pathlib import Path
@@ -9,17 +8,12 @@ from typing import Any
 
 import pytest
 
-from scores import score
 from sottovoce.commands.stores import prepare_demo
-from sottovoce.data.store import Store, mark_as_practice, write_store
-from sottovoce.data.vocabulary import Vocabulary
-from sottovoce.runs.baselines import Baselines
-from sottovoce.runs.folder import RunFolder, names_of
+from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import Lines
 from sottovoce.web.watch import follow
-from sottovoce.web.watch.follow import Follower, Message, Position, describe_run, is_locked, read_new_lines
+from sottovoce.web.watch.follow import Follower, Message, describe_run, is_locked
 from sottovoce_evidence.errors import SottoError
-from sottovoce_evidence.files import pretty, sealed
 
 RECIPE = "[data]\nstore = 'demo:20'\n[run]\nrounds = 9\n[privacy]\nepsilon = 3.0\ndelta = 1e-6\n"
 
@@ -86,13 +80,6 @@ def test_lines_arrive_once_and_as_they_are_written(run):
     assert [line["round"] for line in message.data["lines"]] == [1, 2, 3, 4]
 
 
-def test_the_first_lines_are_not_live_and_later_ones_are(run):
-    reader = Reader([run])
-    assert [message.data["live"] for message in reader.poll()[1:]] == [False]
-    play(run, 4)
-    assert [message.data["live"] for message in reader.poll()] == [True]
-
-
 def test_a_line_that_is_being_written_waits(run):
     reader = Reader([run])
     with open(run / "record.jsonl", "ab") as file:
@@ -132,23 +119,6 @@ def test_a_run_that_was_resumed_is_told_again(run, replayed):
     assert reader.rounds() == [1, 2, *replayed]
 
 
-def test_a_run_that_was_resumed_where_it_stopped_goes_on(run):
-    reader = Reader([run])
-    reader.poll()
-    Lines(run / "record.jsonl").keep_up_to(3)  # another file, the same bytes
-    play(run, 4)
-    (message,) = reader.poll()
-    assert not message.data["again"]
-    assert [line["round"] for line in message.data["lines"]] == [4]
-
-
-def test_a_record_that_is_gone_is_forgotten(run):
-    reader = Reader([run])
-    assert reader.rounds() == [1, 2, 3]
-    (run / "record.jsonl").unlink()
-    assert reader.rounds() == []
-
-
 def test_who_was_cut_off_goes_on_from_there(run):
     reader = Reader([run])
     reader.poll()
@@ -159,15 +129,6 @@ def test_who_was_cut_off_goes_on_from_there(run):
     assert reader.rounds() == [1, 2, 3, 4, 5]
 
 
-def test_who_was_cut_off_and_missed_a_resume_is_told_all(run):
-    reader = Reader([run])
-    reader.poll()
-    Lines(run / "record.jsonl").keep_up_to(1)
-    play(run, 2, 3, 4, evaluation={"top1": 0.1})
-    reader.connect()
-    assert reader.rounds() == [1, 2, 3, 4]
-
-
 def test_who_was_cut_off_within_a_long_record_misses_nothing(run, monkeypatch):
     monkeypatch.setattr(follow, "MAX_LINES", 2)
     reader = Reader([run])
@@ -175,28 +136,6 @@ def test_who_was_cut_off_within_a_long_record_misses_nothing(run, monkeypatch):
     assert [bool(message.id) for message in messages] == [False, False, True]
     reader.connect()  # after the first piece, which had no id
     assert reader.rounds() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("last", ["", "x", "1-2.3-4", "é.9-", "abc.-1-zz"])
-def test_an_id_of_something_else_is_ignored(run, last):
-    reader = Reader([run])
-    reader.last = last
-    reader.connect()
-    assert reader.rounds() == [1, 2, 3]
-    reader.paths = [run, run.parent / "other"]  # a server of other runs
-    reader.connect()
-    assert reader.rounds() == [1, 2, 3]
-
-
-def test_several_runs_each_have_their_place(run, tmp_path):
-    other = tmp_path / "other"
-    other.mkdir()
-    reader = Reader([run, other])
-    assert (reader.rounds(0), reader.rounds(1)) == ([1, 2, 3], [])
-    play(other, 1)
-    reader.connect()
-    play(run, 4)
-    assert (reader.rounds(0), reader.rounds(1)) == ([1, 2, 3, 4], [1])
 
 
 def test_diagnostics_are_not_opened_unless_internal(run, monkeypatch):
@@ -227,28 +166,6 @@ def test_damaged_lines_are_left_out(run):
     *_, message = Follower([run]).poll()
     assert [line["round"] for line in message.data["lines"]] == [1, 2, 3, 5]
     assert json.loads(message.encode().split(b"data: ")[1]) == message.data
-
-
-def test_nothing_is_written(run):
-    before = {path: path.stat().st_mtime_ns for path in [run, *run.iterdir()]}
-    os.chmod(run, 0o500)
-    Reader([run], internal=True).poll()
-    os.chmod(run, 0o700)
-    assert {path: path.stat().st_mtime_ns for path in [run, *run.iterdir()]} == before
-
-
-def test_a_place_is_a_digest_of_all_before_it(tmp_path):
-    path = tmp_path / "lines"
-    path.write_bytes(b'{"round": 1}\n{"round": 2}\n')
-    news = read_new_lines(path, Position())
-    assert (news.again, len(news.lines), news.position.size) == (False, 2, 26)
-    path.write_bytes(b'{"round": 9}\n{"round": 2}\n')
-    assert read_new_lines(path, news.position).again
-
-
-def test_names_are_as_short_as_tells_them_apart(tmp_path):
-    assert names_of([tmp_path / "a" / "run", tmp_path / "b"]) == ["run", "b"]
-    assert names_of([tmp_path / "a" / "run", tmp_path / "b" / "run"]) == ["a/run", "b/run"]
 
 
 def test_a_process_that_trains_is_seen_and_not_disturbed(run: Path) -> None:
@@ -283,24 +200,3 @@ def test_the_rounds_of_the_present_training_are_told_from_those_before(run: Path
     assert first(1000, 9000) is None  # killed, and resumed: nobody knows
     assert first(1000, 9000, stated=5000) == 2  # stopped after two rounds, and resumed
     assert first(1000, 1005, stated=5000) == 0  # it has ended since
-
-
-def test_baselines_are_sent_once_they_are_whole(run: Path) -> None:
-    folder = RunFolder(run)
-    folder.baselines_file.write_text("{")
-    assert describe_run("run", folder)["baselines"] == []
-    scores = {"constant": score(9, 0.05, 0.1, 0.15, math.inf), "start_model": score(9, 0.12, 0.2, 0.3, 310.0)}
-    found = Baselines(start="base english", token=".", **scores)
-    folder.baselines_file.write_bytes(pretty(sealed(found.to_json())))
-    sent = [(one["label"], one["top1"], one["perplexity"]) for one in describe_run("run", folder)["baselines"]]
-    assert sent == [("always “.”", 0.05, None), ("base english", 0.12, 310.0)]
-
-
-def test_a_practice_is_told_from_a_run_on_people(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    nobody = Store.from_users([], Vocabulary.from_tokens(["a", "b"]), tokens_per_user=2)
-    write_store(tmp_path / "store", nobody, nobody)
-    (run / "recipe.toml").write_text(RECIPE.replace("demo:20", f"{tmp_path / 'store'}"))
-    assert describe_run("run", RunFolder(run))["practice"] is False
-    mark_as_practice(tmp_path / "store")
-    assert describe_run("run", RunFolder(run))["practice"] is True

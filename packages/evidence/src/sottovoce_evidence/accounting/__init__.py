@@ -44,7 +44,6 @@ from sottovoce_evidence.accounting.events import (
     NonPrivate,
     SampledExamples,
     SampledGaussian,
-    SampledSkellam,
     ThresholdedHistogram,
     event_from_json,
 )
@@ -62,7 +61,6 @@ __all__ = [
     "NonPrivate",
     "SampledExamples",
     "SampledGaussian",
-    "SampledSkellam",
     "Spent",
     "ThresholdedHistogram",
     "accountant_name",

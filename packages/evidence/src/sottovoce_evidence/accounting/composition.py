@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from sottovoce_evidence.accounting import pld
 from sottovoce_evidence.accounting.events import (
@@ -21,7 +21,6 @@ from sottovoce_evidence.accounting.events import (
     Sampled,
     SampledExamples,
     SampledGaussian,
-    SampledSkellam,
 )
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
 from sottovoce_evidence.accounting.moments import QUICK_ORDERS, moments_epsilon
@@ -36,7 +35,6 @@ _LEAST_DELTA = 1e-40  # below it the numbers a computer can tell apart run out
 _HOPELESS = 1e4  # above this ε nothing is protected, and a tight figure is worth no work
 _MOST_COMPOSED = 10**6  # rounds; of more, one figure takes seconds to minutes, and RDP's is some percent above it
 MOST_ROUNDS = 10**18
-_KEPT_BACK = 2.0**-4  # of δ, for what tells Skellam noise from Gaussian noise
 _ROUND_UP, _ROUND_OFF = 1 + 1e-9, 1e-14  # cover floating point, so that a figure is never below its accountant's bound
 
 
@@ -48,42 +46,35 @@ class Composition:
     shown with a chance of at most δ_h, on its own noise. If it is shown, all is given away; if not, the other
     population, which has nothing to show, is more likely by at most 1/(1-δ_h). So ε(δ) is that of the Gaussians at
     δ - Σ δ_h, and -Σ ln(1-δ_h) more. Replacing a user puts such names on either side and changes neither term.
-
-    Rounds with Skellam noise count as Gaussian ones by PLD. The total variation τ between all of the one and of the
-    other is at most √(Σ KL/2), so a bound at δ holds at δ + (1 + e^ε)·τ. A part of δ is kept back for that. Where it is
-    not enough, ε is that of RDP, which is of Skellam noise itself.
     """
 
     rounds: Mapping[Sampled, int]
     replaced: bool = False  # is a user replaced, rather than added or removed?
     shown: float = 0.0  # Σ δ_h
     unlikely: float = 0.0  # -Σ ln(1-δ_h)
-    apart: float = 0.0  # τ
-    itself: Mapping[Sampled, int] | None = None  # the rounds, those with Skellam noise as they are
     chosen: Mapping[BestOfRuns, int] = field(default_factory=dict)  # by RDP alone
 
     def epsilon(self, delta: float, accountant: str) -> float:
         if accountant == "pld":
             return self.on_grid(delta)[1]
         if not self.rounds and not self.chosen:
-            return self._finish(0.0, delta)
+            return self._finish(0.0)
         if accountant == "rdp":
             return self.by_rdp(delta)
-        return self._finish(moments_epsilon(self._of_users, self.left(delta)), delta)
+        return self._finish(moments_epsilon(self._of_users, self.left(delta)))
 
     def by_rdp(self, delta: float) -> float:
         """ε by RDP, which has no answer where examples are sampled: then it is infinite."""
-        return self._finish(self._renyi(self.left(delta)), delta)
+        return self._finish(self._renyi(self.left(delta)))
 
     def _renyi(self, delta: float) -> float:
         if self._of_examples:
             return math.inf
-        rounds = {event: n for event, n in self.rounds.items() if isinstance(event, SampledGaussian | SampledSkellam)}
-        return renyi_epsilon({**rounds, **self.chosen}, delta, self.replaced)
+        return renyi_epsilon({**self._of_users, **self.chosen}, delta, self.replaced)
 
     @property
     def _of_users(self) -> dict[SampledGaussian, int]:
-        """Rounds in which users are sampled, not examples, and the noise is Gaussian."""
+        """Rounds in which users are sampled, not examples."""
         return {event: count for event, count in self.rounds.items() if isinstance(event, SampledGaussian)}
 
     @property
@@ -103,7 +94,7 @@ class Composition:
             return self.epsilon(delta, "pld")
         if not _too_many(kinds):
             with suppress(pld.DriftError):
-                return self._finish(pld.read_epsilon(kinds, left, pld.grid_for(kinds, left, target)), delta)
+                return self._finish(pld.read_epsilon(kinds, left, pld.grid_for(kinds, left, target)))
         return self.by_rdp(delta)
 
     def guess(self, delta: float) -> float:
@@ -111,24 +102,24 @@ class Composition:
         counts: Counter[SampledGaussian] = Counter()
         for event, count in self.rounds.items():
             counts[_alike(event)] += count
-        return self._finish(moments_epsilon(counts, self.left(delta), QUICK_ORDERS), delta)
+        return self._finish(moments_epsilon(counts, self.left(delta), QUICK_ORDERS))
 
     def on_grid(self, delta: float) -> tuple[Grid | None, float]:
         """ε by PLD, and the grid of losses it was read on; no grid where it is exact, or RDP's bound."""
         if not self.rounds:
-            return None, self._finish(0.0, delta)
+            return None, self._finish(0.0)
         if self.gaussian:
-            return None, self._finish(gaussian_epsilon(self.gaussian, self.left(delta)), delta)
+            return None, self._finish(gaussian_epsilon(self.gaussian, self.left(delta)))
         left, kinds = self.left(delta), _kinds(self)
         bound, grid = self._renyi(left), None
         answer = bound
         if (0 < bound < _HOPELESS or self._of_examples) and not _too_many(kinds):
             with suppress(pld.DriftError):
                 grid, answer = pld.find_grid(kinds, left, min(bound, _HOPELESS))
-        return grid, self._finish(min(answer, bound), delta)
+        return grid, self._finish(min(answer, bound))
 
     def epsilon_on(self, grid: Grid, delta: float) -> float:
-        return self._finish(pld.read_epsilon(_kinds(self), self.left(delta), grid), delta)
+        return self._finish(pld.read_epsilon(_kinds(self), self.left(delta), grid))
 
     def left(self, delta: float) -> float:
         if delta <= self.shown:
@@ -136,14 +127,10 @@ class Composition:
                 f"{{delta:g}} must be above {self.shown:.3g}, the chance that histograms show a name of one user alone",
                 delta=delta,
             )
-        return (delta - self.shown) * (1 - _KEPT_BACK if self.apart else 1)
+        return delta - self.shown
 
-    def _finish(self, answer: float, delta: float) -> float:
-        found = (max(0.0, float(answer)) + (_ROUND_OFF if self.rounds else 0.0) + self.unlikely) * _ROUND_UP
-        if self.apart and self.apart * (1 + math.exp(min(found, 700.0))) > _KEPT_BACK * (delta - self.shown):
-            assert self.itself is not None
-            return Composition(self.itself, self.replaced, self.shown, self.unlikely).by_rdp(delta)
-        return found
+    def _finish(self, answer: float) -> float:
+        return (max(0.0, float(answer)) + (_ROUND_OFF if self.rounds else 0.0) + self.unlikely) * _ROUND_UP
 
 
 def counted(spent: Iterable[tuple[Event, int]]) -> dict[Event, int]:
@@ -168,9 +155,7 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
     check_events(accountant, counts)
     if counts and relation is None:
         return None
-    mixtures = any(
-        isinstance(event, SampledExamples) or (isinstance(event, SampledSkellam) and event.silos) for event in counts
-    )
+    mixtures = any(isinstance(event, SampledExamples) for event in counts)
     if mixtures and (total := sum(counts.values())) > _MOST_COMPOSED:
         raise SottoError(
             f"{total:.4g} rounds of sampled examples or silos are too many for an ε; the most is {_MOST_COMPOSED:,}"
@@ -180,27 +165,13 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
     for event, count in sorted(counts.items(), key=lambda pair: pair[0].giveaway > 0):
         for gaussian in event.gaussians():
             rounds[gaussian] = rounds.get(gaussian, 0) + count
-    made = Composition(
+    return Composition(
         rounds,
         replaced,
         sum(count * event.giveaway for event, count in counts.items()),
         sum(-count * math.log1p(-event.giveaway) for event, count in counts.items()),
         chosen={event: count for event, count in counts.items() if isinstance(event, BestOfRuns)},
     )
-    return _as_gaussians(made) if accountant == "pld" else made
-
-
-def _as_gaussians(made: Composition) -> Composition:
-    """The same with Gaussian noise in place of Skellam noise, and how far apart the two are."""
-    divergence = sum(n * event.apart for event, n in made.rounds.items() if isinstance(event, SampledSkellam))
-    if not divergence:
-        return made
-    rounds: dict[Sampled, int] = {}
-    for event, count in made.rounds.items():
-        alike = event.alike if isinstance(event, SampledSkellam) else event
-        rounds[alike] = rounds.get(alike, 0) + count
-    # By Pinsker's inequality. The divergences of rounds add up, also where a round depends on those before it.
-    return replace(made, rounds=rounds, apart=math.sqrt(divergence / 2) * _ROUND_UP, itself=made.rounds)
 
 
 def total_of(charges: Iterable[tuple[Event, int]]) -> Counter[Event]:
@@ -253,8 +224,6 @@ def _alike(event: Sampled) -> SampledGaussian:
     """Users who join as often, and move as far as those who join do on average (root mean square)."""
     if isinstance(event, SampledGaussian):
         return event
-    if isinstance(event, SampledSkellam):
-        return SampledGaussian(event.noise_multiplier, "poisson", event.join_rate)
     mean, rate = event.examples_per_user * event.example_rate, event.user_rate
     square = mean * (1 - event.example_rate) + mean**2
     return SampledGaussian(event.noise_multiplier * math.sqrt(rate / square), "poisson", rate)

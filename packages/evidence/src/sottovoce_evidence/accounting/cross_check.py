@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce_evidence.accounting.composition import Spent, composition_of, counted
-from sottovoce_evidence.accounting.events import SampledExamples, SampledGaussian, SampledSkellam
+from sottovoce_evidence.accounting.events import SampledExamples, SampledGaussian
 from sottovoce_evidence.accounting.mixture import components
 
 _MOST_ROUNDS = 10**5  # beyond, rounding errors of dp-accounting pass its figures
@@ -46,7 +46,7 @@ def dp_accounting_epsilon(spent: Spent, delta: float, *, replaced: bool = False)
             # It would take minutes over numbers of examples that never join together: their chance is taken off δ.
             one, left_out = _of_examples(event, _LEFT_OUT * delta / count)
             left -= count * left_out
-        elif isinstance(event, SampledSkellam) or (event.user_rate < 1 and event.sampling == "fixed"):
+        elif event.user_rate < 1 and event.sampling == "fixed":
             return None
         else:
             one = _of_users(event)

@@ -15,7 +15,6 @@ from sottovoce_evidence.errors import SettingError, SottoError, did_you_mean
 
 SAMPLINGS = ("poisson", "fixed")
 ACCOUNTANTS = ("pld", "rdp", "moments")
-MOST_COORDINATES = 2**25  # of a vector with Skellam noise
 MOST_TOKENS = 2**16  # of one held-out user
 MOST_EXAMPLES = 10_000  # of one user: of more, an ε takes minutes
 _LEAST_NOISE = 1e-100  # beyond it and its inverse a square is no number of a computer
@@ -153,76 +152,6 @@ class SampledExamples(Event):
 
 
 @dataclass(frozen=True)
-class SampledSkellam(Event):
-    """One round whose noise is Skellam, in whole steps: `noise_multiplier` times S, which is `steps` of them or more.
-
-    A user moves a round by a vector of whole numbers, of L2 norm S at most and of `MOST_COORDINATES` at most. RDP is
-    that of Skellam noise. PLD is that of Gaussian noise, from which Skellam noise cannot be told apart, and what is
-    left of a difference is charged to δ.
-
-    With `silos`, one person may be a user of that many silos. Each draws by itself and clips to its share of S.
-    """
-
-    kind = "sampled-skellam"
-    scalable = True
-    accountants = ("pld", "rdp")
-
-    noise_multiplier: float
-    sampling: str  # "poisson", or "fixed" where no secret chance decides who joins
-    user_rate: float
-    steps: float
-    silos: int | None = None  # where it is more than one, and each draws by coins
-
-    def __post_init__(self) -> None:
-        _check_noise(self.noise_multiplier)
-        if self.silos is not None and (self.sampling != "poisson" or type(self.silos) is not int or self.silos < 2):
-            raise SettingError(
-                "{silos} silos of a Skellam round must be 2 or more, which draw by coins", silos=self.silos
-            )
-        if self.sampling not in SAMPLINGS or not 0 < self.user_rate <= 1:
-            raise SettingError("{user_rate:g} must be in (0, 1], by 'poisson' or 'fixed'", user_rate=self.user_rate)
-        if self.sampling == "fixed" and self.user_rate < 1:
-            raise SottoError("Skellam noise has no accounting for cohorts of fixed size; use sampling='poisson'")
-        if not self.steps >= 1:
-            raise SettingError("{steps:g} of a Skellam round must be 1 or more", steps=self.steps)
-
-    @property
-    def relation(self) -> str:
-        return ADDED if self.sampling == "poisson" else REPLACED
-
-    @property
-    def join_rate(self) -> float:
-        """The chance that any of a person's updates is in the round."""
-        return self.user_rate if self.silos is None else SampledExamples(1.0, self.user_rate, self.silos).user_rate
-
-    @property
-    def l1(self) -> float:
-        """The largest L1 norm of a user's vector: whole numbers are no larger than their squares."""
-        return self.steps**2
-
-    @property
-    def apart(self) -> float:
-        """The divergence (Kullback and Leibler) of its noise from rounded Gaussian noise, in all coordinates, at most.
-
-        In one coordinate, of variance V, it is below V^-2: the proof is in docs/explanation/guarantees.md.
-        """
-        return MOST_COORDINATES / (self.noise_multiplier * self.steps) ** 4
-
-    @property
-    def alike(self) -> SampledGaussian | SampledExamples:
-        """The same round with Gaussian noise."""
-        if self.silos is not None:
-            return SampledExamples(self.silos * self.noise_multiplier, self.user_rate, self.silos)
-        if self.sampling == "poisson":
-            return SampledGaussian(self.noise_multiplier, "poisson", self.user_rate)
-        return SampledGaussian(self.noise_multiplier, "fixed", 1.0, cohort=1, users=1)
-
-    def gaussians(self) -> tuple[SampledSkellam, ...]:
-        """Itself: it is no Gaussian."""
-        return (self,)
-
-
-@dataclass(frozen=True)
 class BestOfRuns(Event):
     """The best of a random, secret number of private runs, each of which costs what `run` costs.
 
@@ -270,7 +199,7 @@ class BestOfRuns(Event):
         return cls(run=run, **_typed(cls, values))
 
 
-Sampled = SampledGaussian | SampledExamples | SampledSkellam  # rounds that an accountant composes
+Sampled = SampledGaussian | SampledExamples  # rounds that an accountant composes
 
 
 @dataclass(frozen=True)
@@ -414,7 +343,6 @@ class NonPrivate(Event):
 _KNOWN = (
     SampledGaussian,
     SampledExamples,
-    SampledSkellam,
     CorrelatedGaussian,
     ThresholdedHistogram,
     HeldOutSums,

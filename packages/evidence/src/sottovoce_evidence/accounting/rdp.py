@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from sottovoce_evidence.accounting import selection, skellam
-from sottovoce_evidence.accounting.events import BestOfRuns, SampledExamples, SampledGaussian, SampledSkellam
+from sottovoce_evidence.accounting import selection
+from sottovoce_evidence.accounting.events import BestOfRuns, SampledExamples, SampledGaussian
 
-Round = SampledGaussian | SampledSkellam | BestOfRuns
+Round = SampledGaussian | BestOfRuns
 _ROUNDING = 4e-15  # of one round's divergence
 _MOST_POINTS = 100_000
 
@@ -37,8 +37,6 @@ def _divergences(event: Round, replaced: bool) -> np.ndarray:
                 assert not isinstance(each, SampledExamples)  # which the event refuses
                 one = one + count * _divergences(each, replaced)
         return selection.best_of(rdp.DEFAULT_RDP_ORDERS, one, event.expected_runs, event.distribution) + _ROUNDING
-    if isinstance(event, SampledSkellam):
-        return skellam.divergences(event, tuple(rdp.DEFAULT_RDP_ORDERS), replaced) + _ROUNDING
     if replaced and event.sampling == "poisson":
         q, z = event.user_rate, event.noise_multiplier
         of_removing = zip(rdp.DEFAULT_RDP_ORDERS, _divergences(event, False), strict=True)

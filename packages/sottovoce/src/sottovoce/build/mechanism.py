@@ -18,7 +18,6 @@ from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.mechanism import (
     accountant_of,
     charges_of,
-    device_noise_of,
     mechanism_of,
     sampler_of,
     settings_of,
@@ -55,9 +54,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     accountant = accountant_of(privacy)
     sampler = sampler_of(recipe)
     accounting.check(accountant, sampler.relation)
-    devices = device_noise_of(recipe, sampler)
-    if devices is None:
-        accounting.check_events(accountant, [sampler.event(1.0)])
+    accounting.check_events(accountant, [sampler.event(1.0)])
     # Kept, so that a run ends with the accountant it began with, even if a later version has another default.
     recipe = recipe.replace(privacy={"accountant": accountant})
     participation = None if privacy.noise == Identity.kind else sampler.participation(recipe.run.rounds)
@@ -72,7 +69,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
         # The noise of devices is part of it: more of that than ε asks for makes it smaller.
         found = max(found, recipe.federation.server_noise_multiplier or 0.0)
         recipe = recipe.replace(privacy={"noise_multiplier": found})
-    if devices is not None and recipe.federation.server_noise_multiplier is None:
+    if recipe.federation.noise == "devices" and recipe.federation.server_noise_multiplier is None:
         recipe = recipe.replace(federation={"server_noise_multiplier": recipe.privacy.noise_multiplier})
     return recipe
 

@@ -285,6 +285,7 @@ class Training:
         for entry in saved.facts.get("record", []):
             if entry["round"] > recorded:  # a crash came between the checkpoint and these lines
                 run.record.append(entry)
+        run.record.sync()
         run.diagnostics.keep_up_to(saved.round)
         return Payments(run, ledger, people, secrets, budget, planned, commits[-1])
 

@@ -39,6 +39,7 @@ from sottovoce.federation.messages import (
     Nothing,
     Refused,
     Task,
+    Which,
     digest,
     read_request,
 )
@@ -48,12 +49,11 @@ from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg
 from sottovoce.privacy.fixed_point import FixedPoint
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.skellam import skellam
+from sottovoce.privacy.noise import rounded_gaussian
 from sottovoce.training.seats import check_seats
 from sottovoce.training.types import Task as CohortTask
 from sottovoce_evidence import accounting
 from sottovoce_evidence.bounds import joint_norm
-from sottovoce_evidence.device_noise import check_noised
 from sottovoce_evidence.errors import SottoError, count_of
 from sottovoce_evidence.recipe import Recipe
 
@@ -68,7 +68,7 @@ class Masking:
     """The masked round that a device is in. It is in memory alone: after a crash the device is out of the round."""
 
     message: str  # the digest of its task
-    release: str  # which the vector is of: it leaves once
+    which: Which  # the round of a run that the vector is of: it leaves once
     participant: Participant
     advert: Advert
 
@@ -76,8 +76,8 @@ class Masking:
 class Device:
     """Answers tasks for the users of one store.
 
-    Guarantee: the device's own secret and the release (run, round, attempt) decide who joins; where it is public who
-    joins, its own record keeps the separation and the number of times. It does not matter who asks, or how often.
+    Guarantee: the device's own secret, the run and the round decide who joins; where it is public who joins, its own
+    record keeps the separation and the number of times. It does not matter who asks, or how often.
     Whether it answers does not depend on who is in the store, or has text: who adds nothing adds zeros. Nothing but a
     `Contribution` or a `Code` leaves; in a masked run, only what a `Participant` gives. Users train beside the frozen
     weights of the hash that their task names, and a run keeps the one that its first task had.
@@ -127,8 +127,8 @@ class Device:
         """The answer to a later phase of a masked round."""
         if self._masking is None:
             raise Refused(Code.LOST, "a masked round goes on that this device is not in: it was started again")
-        release, participant = self._masking.release, self._masking.participant
-        return participant.answer(request, lambda digest: self._participation.note_masked(release, digest))
+        which, participant = self._masking.which, self._masking.participant
+        return participant.answer(request, lambda digest: self._participation.note_masked(which, digest))
 
     def _contribute(self, task: Task, message: bytes) -> Contribution | Advert | Nothing:
         if task.version != VERSION:
@@ -161,7 +161,7 @@ class Device:
         if declared.survivors < limits.survivors or declared.colluding < limits.colluding:
             own = f"survivors = {limits.survivors} and colluding = {limits.colluding}"
             raise Refused(Code.LIMITS, f"the run declares less than the limits of this device, {own}")
-        self._participation.refuse_masked(task.release)
+        self._participation.refuse_masked(task.which)
 
     def _mask(self, task: Task, assembly: Assembly, sums: Contribution) -> Advert:
         """Keep the sums, with this device's noise if it adds any, for the later phases; what leaves now are keys."""
@@ -173,7 +173,7 @@ class Device:
         largest = largest_noise(mechanism, task.clip_norms, layout)
         participant = Participant(place, context_of(task, sums.task), vector, largest)
         advert = participant.advert()
-        self._masking = Masking(sums.task, task.release, participant, advert)
+        self._masking = Masking(sums.task, task.which, participant, advert)
         return advert
 
     def _assemble(self, task: Task) -> Assembly:
@@ -270,25 +270,26 @@ class Device:
             raise Refused(Code.LIMITS, f"this device has spent an ε of {both}: server_epsilon = {limit:g}")
 
     def _draw(self, task: Task, assembly: Assembly) -> np.ndarray:
-        """Flip the coin of every registered user. The same release gives the same coins.
+        """Flip the coin of every registered user. A round of a run has the same coins, whatever else its task says.
 
         Where the server decides who joins, there is no coin: it asks one user, and a silo has its users come at times
         that follow from their names.
         """
         sampler = assembly.algorithm.mechanism.sampler
         if sampler.independent:
-            coin = blake2b(f"coin {task.release}".encode(), key=self._secret, digest_size=32).digest()
+            coin = blake2b(f"coin {task.run} {task.round}".encode(), key=self._secret, digest_size=32).digest()
             return sampler.sample(range(self._enrolled.users), coin)
         if self._enrolled.users == 1:
             return np.zeros(1, np.int64)
         return sampler.sample(self._store, b"", task.round)
 
-    def training_key(self, release: str, key: np.ndarray) -> PRNGKeyArray:
+    def training_key(self, which: Which, key: np.ndarray) -> PRNGKeyArray:
         """The key of the users' own randomness. It depends on the device's secret too: all devices know the task's key.
 
         One user more or less shifts the rows of the others. A reader of the release must not know what a row draws.
         """
-        words = f"training {release} ".encode() + np.asarray(key).tobytes()
+        run, number = which
+        words = f"training {run} {number} ".encode() + np.asarray(key).tobytes()
         return local_key(blake2b(words, key=self._secret, digest_size=8).digest())
 
     def _sums(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
@@ -305,7 +306,7 @@ class Device:
         return found
 
     def _train(self, task: Task, assembly: Assembly, params: Any, rows: np.ndarray, name: str) -> Contribution:
-        key = self.training_key(task.release, task.key)
+        key = self.training_key(task.which, task.key)
         in_blocks, algorithm = assembly.sum_updates, assembly.algorithm
         cohort = CohortTask(params, rows, np.asarray(task.clip_norms), key)
         blocks = in_blocks.blocks(algorithm, self._store, rows)
@@ -340,9 +341,8 @@ def with_own_noise(vector: np.ndarray, mechanism: Mechanism, clip_norms: np.ndar
     """
     if mechanism.devices is None:
         return vector
-    check_noised(vector.size)
-    std = mechanism.devices.share(mechanism.steps(clip_norms))
-    return vector + np.asarray(skellam(os_entropy.token_bytes(32), vector.size, std))
+    std = mechanism.devices.share * mechanism.steps(clip_norms)
+    return vector + np.asarray(rounded_gaussian(os_entropy.token_bytes(32), vector.size, std))
 
 
 def _nobody(task: Task, name: str, mechanism: Mechanism) -> Contribution:

@@ -24,14 +24,14 @@ class Joined:
 
     def __init__(self, path: Path, allowed: Participation):
         self._allowed = allowed
-        self._asked: dict[tuple[int, str], tuple[str, ...]] = {}  # devices, by round and attempt
+        self._asked: dict[int, tuple[str, ...]] = {}  # devices, by round
         self._rounds: dict[str, set[int]] = {}  # by device
         make_folder(path.parent, 0o700)
         self._new = not path.exists()
         self._chain = Chain(path, private=True) if self._new else Chain.read(path, repair=True, private=True)
         for number, line in enumerate(self._chain.lines, 1):
             try:
-                self._count(int(line["round"]), str(line["attempt"]), [str(name) for name in line["asked"]])
+                self._count(int(line["round"]), [str(name) for name in line["asked"]])
             except (KeyError, TypeError, ValueError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
@@ -41,23 +41,23 @@ class Joined:
         apart = all(abs(round_number - number) >= allowed.min_separation for number in rounds)
         return apart and len(rounds) < allowed.participations and round_number <= allowed.rounds
 
-    def asked(self, round_number: int, attempt: str) -> tuple[str, ...] | None:
-        """The devices that were asked in an attempt at a round; None if it was not begun."""
-        return self._asked.get((round_number, attempt))
+    def asked(self, round_number: int) -> tuple[str, ...] | None:
+        """The devices that were asked for a round; None if it was not begun. A round that is done again asks them."""
+        return self._asked.get(round_number)
 
-    def note(self, round_number: int, attempt: str, asked: Sequence[str]) -> None:
+    def note(self, round_number: int, asked: Sequence[str]) -> None:
         """Keep who is asked."""
-        self._chain.append({"round": round_number, "attempt": attempt, "asked": list(asked)})
+        self._chain.append({"round": round_number, "asked": list(asked)})
         if self._new:
             sync_folder(self._chain.path.parent)
             self._new = False
-        self._count(round_number, attempt, asked)
+        self._count(round_number, asked)
 
     def patterns(self) -> list[tuple[int, ...]]:
         """The different sets of rounds that devices were asked for."""
         return sorted({tuple(sorted(rounds)) for rounds in self._rounds.values()})
 
-    def _count(self, round_number: int, attempt: str, asked: Sequence[str]) -> None:
-        self._asked[round_number, attempt] = tuple(asked)
+    def _count(self, round_number: int, asked: Sequence[str]) -> None:
+        self._asked[round_number] = tuple(asked)
         for device in asked:
             self._rounds.setdefault(device, set()).add(round_number)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sottovoce.federation.messages import Code, Facts, Refused, Task, digest
+from sottovoce.federation.messages import Code, Facts, Refused, Task, Which, digest
 from sottovoce.files import sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain
 from sottovoce_evidence.accounting import Event, NonPrivate, Spent, event_from_json
@@ -73,31 +74,31 @@ class Participation:
     """Which rounds the users of a device joined, by their places: with text or without.
 
     It is written before an answer leaves, and never removed.
-    Guarantee: a task is answered again only if it is the same to the byte, and no user joins a round of a run twice.
+    Guarantee: a round of a run has one task, the first that was answered. It is answered again only to the byte, so no
+    user joins a round twice, whatever the server calls it.
     Where a run bounds how often and how close together a user joins, no user joins beyond that, whatever the server
     asks. A run keeps the bounds, the noise against the server, and the frozen part that its first task had.
     """
 
     def __init__(self, path: Path):
         self.path = path
-        self._answered: dict[str, str] = {}  # the digest of the task that was answered, by release
-        self._joined: dict[str, list[int]] = {}  # rows, by release
-        self._rounds: dict[int, list[tuple[str, int]]] = {}  # runs and rounds that a user joined, by row
+        self._answered: dict[Which, str] = {}  # the digest of the task that was answered
+        self._joined: dict[Which, list[int]] = {}  # rows
+        self._rounds: dict[int, list[Which]] = {}  # that a user joined, by row
         self._allowed: dict[str, Allowed] = {}  # by run
         self._seen: dict[str, Event] = {}  # what the server sees of a user in a round that they join, by run
-        self._left: dict[str, set[int]] = {}  # the rounds that were answered, by run
         self._frozen: dict[str, str] = {}  # the hash of what is not trained, by run
-        self._masked: set[str] = set()  # releases whose masked vector left
+        self._masked: set[Which] = set()  # whose masked vector left
         self._chain = Chain.read(path, repair=True, private=True) if path.exists() else Chain(path, private=True)
         for number, line in enumerate(self._chain.lines, 1):
             try:
+                which = run, _ = str(line["run"]), int(line["round"])
                 if "masked" in line:
-                    self._masked.add(str(line["release"]))
+                    self._masked.add(which)
                     continue
                 allowed = Allowed(**line["allowed"]) if "allowed" in line else None
-                self._note(str(line["release"]), str(line["task"]), [int(row) for row in line["rows"]], allowed)
-                self._seen[str(line["release"]).rsplit(" ", 2)[0]] = event_from_json(line["seen"])
-                self._frozen[str(line["release"]).rsplit(" ", 2)[0]] = str(line["frozen"])
+                self._note(which, str(line["task"]), [int(row) for row in line["rows"]], allowed)
+                self._seen[run], self._frozen[run] = event_from_json(line["seen"]), str(line["frozen"])
             except (KeyError, TypeError, ValueError, SottoError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 
@@ -122,18 +123,18 @@ class Participation:
             raise Refused(Code.LIMITS)  # another frozen part in the middle of a run
         if self._seen.get(task.run, seen) != seen:
             raise Refused(Code.LIMITS)  # another noise, which the earlier rounds were not added up with
-        if task.release in self._answered:
-            if self._answered[task.release] != name:
+        if task.which in self._answered:
+            if self._answered[task.which] != name:
                 raise Refused(Code.TWICE)
-            return np.array(self._joined[task.release], np.int64)
+            return np.array(self._joined[task.which], np.int64)
         rows = [row for row in drawn.tolist() if self._may_join(task, row, limits, allowed)]
         new = not self.path.exists()
-        line: Facts = {"release": task.release, "task": name, "rows": rows, "seen": seen.to_json()}
-        line["frozen"] = task.frozen
+        line: Facts = {"run": task.run, "round": task.round, "task": name, "rows": rows}
+        line |= {"seen": seen.to_json(), "frozen": task.frozen}
         self._chain.append(line if allowed is None else {**line, "allowed": allowed.to_json()})
         if new:
             sync_folder(self.path.parent)
-        self._note(task.release, name, rows, allowed)
+        self._note(task.which, name, rows, allowed)
         self._frozen[task.run], self._seen[task.run] = task.frozen, seen
         return np.array(rows, np.int64)
 
@@ -144,22 +145,26 @@ class Participation:
         It follows from what left this device alone: not from who was drawn, who has text, or who is in which place now.
         """
 
+        answered = Counter(other for other, _ in self._answered)
+
         def most(other: str) -> int:
-            bound, rounds = self._allowed.get(other), len(self._left[other])
+            bound, rounds = self._allowed.get(other), answered[other]
             return rounds if bound is None else min(rounds, bound.participations)
 
-        return tuple((self._seen[other], most(other)) for other in sorted(self._left) if other != run)
+        return tuple((self._seen[other], most(other)) for other in sorted(answered) if other != run)
 
-    def refuse_masked(self, release: str) -> None:
-        """Refuse a release whose masked vector left already."""
-        if release in self._masked:
-            raise Refused(Code.TWICE, f"the masked vector of {release} left already, and leaves once")
+    def refuse_masked(self, which: Which) -> None:
+        """Refuse a round whose masked vector left already."""
+        if which in self._masked:
+            run, number = which
+            raise Refused(Code.TWICE, f"the masked vector of round {number} of {run} left already, and leaves once")
 
-    def note_masked(self, release: str, list_digest: str) -> None:
-        """Write that the masked vector of a release leaves now. A second one, under other masks, could tell it."""
-        self.refuse_masked(release)
-        self._chain.append({"release": release, "masked": list_digest})
-        self._masked.add(release)
+    def note_masked(self, which: Which, list_digest: str) -> None:
+        """Write that the masked vector of a round leaves now. A second one, under other masks, could tell it."""
+        self.refuse_masked(which)
+        run, number = which
+        self._chain.append({"run": run, "round": number, "masked": list_digest})
+        self._masked.add(which)
 
     def _may_join(self, task: Task, row: int, limits: Limits, allowed: Allowed | None) -> bool:
         joined = self._rounds.get(row, [])
@@ -171,14 +176,12 @@ class Participation:
         apart = max(limits.min_separation, 1 if allowed is None else allowed.min_separation)
         return all(abs(task.round - number) >= apart for number in rounds)
 
-    def _note(self, release: str, task: str, rows: list[int], allowed: Allowed | None) -> None:
-        run, number, _ = release.rsplit(" ", 2)
+    def _note(self, which: Which, task: str, rows: list[int], allowed: Allowed | None) -> None:
         if allowed is not None:
-            self._allowed[run] = allowed
-        self._answered[release], self._joined[release] = task, rows
-        self._left.setdefault(run, set()).add(int(number))
+            self._allowed[which[0]] = allowed
+        self._answered[which], self._joined[which] = task, rows
         for row in rows:
-            self._rounds.setdefault(row, []).append((run, int(number)))
+            self._rounds.setdefault(row, []).append(which)
 
 
 def read_json(path: Path) -> Facts:

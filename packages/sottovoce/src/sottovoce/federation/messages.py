@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 Facts = dict[str, Any]  # a parsed JSON object
+Which = tuple[str, int]  # a run, and a round of it
 
 PROTOCOL = 1
 MAX_BYTES = 2**31  # of a message
@@ -65,7 +66,6 @@ _TASK = {
     "vocabulary": str,
     "run": str,
     "round": int,
-    "attempt": str,
     "recipe": dict,
     "frozen": str,
 }
@@ -82,7 +82,6 @@ class Task:
     vocabulary: str  # its fingerprint
     run: str
     round: int
-    attempt: str  # names the release: an interrupted round is asked for again, with fresh coins and noise
     recipe: Facts
     clip_norms: np.ndarray
     key: np.ndarray  # for the users' own randomness
@@ -90,9 +89,9 @@ class Task:
     frozen: str = ""  # a hash of the part that is not trained; empty where all is
 
     @property
-    def release(self) -> str:
-        """Names what a user may join once."""
-        return f"{self.run} {self.round} {self.attempt}"
+    def which(self) -> Which:
+        """The round of a run. It has one task: a server that asks for it again sends the same bytes, or is refused."""
+        return self.run, self.round
 
     def to_bytes(self) -> bytes:
         facts = {"protocol": PROTOCOL, "kind": "task", **{name: getattr(self, name) for name in _TASK}}
@@ -162,8 +161,8 @@ def read_request(message: bytes) -> Task | FrozenPart | Later:
         if kind != "task":
             raise Refused(Code.VERSION)  # a newer server
         known = {name: typed(facts[name], kind) for name, kind in _TASK.items()}
-        if not (known["run"].isalnum() and known["attempt"].isalnum()):
-            raise ValueError("a space could give two releases the same name")
+        if not known["run"].isalnum():
+            raise ValueError("a space could give two rounds the same name")
         return Task(**known, clip_norms=arrays["clip_norms"], key=arrays["key"], leaves=leaves)
     except (KeyError, TypeError, ValueError):
         raise Refused(Code.MALFORMED) from None

@@ -5,12 +5,16 @@ A transport deals with lost devices and knows nothing of sums. An aggregation sa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from sottovoce_evidence.errors import SottoError
+
+log = logging.getLogger("sottovoce.rounds")
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -40,13 +44,14 @@ class Exchange:
     max_answer_bytes: int  # a transport need not accept a longer answer
     begins: bool = True  # a round: a transport may wait for devices first; later phases go on with those that are left
     urgent: bool = False  # short messages to devices that are in the middle of a round, and wait for them
+    say: Say = log.warning  # takes what is said of devices: it is shown once the round is committed
 
 
 class Transport(Protocol):
     """Carries messages between the server and the devices on the roster."""
 
     def here(self) -> Collection[str]:
-        """The devices that are connected now."""
+        """The devices that are connected now. A transport may wait for devices first."""
 
     def exchange(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         """Send the messages. Give the devices' names and answers, as they come.

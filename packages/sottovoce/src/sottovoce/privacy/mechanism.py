@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import accumulate
@@ -19,13 +18,12 @@ from sottovoce.privacy.clipping import Clip
 from sottovoce.privacy.estimators import Estimator
 from sottovoce.privacy.fixed_point import BIT_STEP
 from sottovoce.privacy.noise import NoiseState, rounded_gaussian
-from sottovoce.privacy.noise_stream import NoiseStream, finer, stream_of
+from sottovoce.privacy.noise_stream import NoiseStream, stream_of
 from sottovoce.privacy.sampling import Sampler
-from sottovoce.privacy.skellam import skellam
 from sottovoce_evidence import mechanism
 from sottovoce_evidence.bounds import joint_norm
-from sottovoce_evidence.device_noise import DeviceNoise, check_noised
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.mechanism import INDEPENDENT
 
 _STEPS_IN_NOISE = 26  # where the grid is chosen by the noise: its standard deviation has at least 2^26 steps
 
@@ -42,43 +40,44 @@ def _estimate(estimator: Estimator, total: Any, weight: Any) -> Any:
     return estimator.estimate(total, weight)
 
 
+class GridNoise(NamedTuple):
+    """σ of the noise of one part of an estimate, and the public grid that both lie on."""
+
+    std: float
+    step: float = 1.0  # of the sum
+    finer: int = 0  # by how many bits the steps of the noise are finer
+    modulus: int = 0  # the steps are known up to multiples of it; 0: as they are
+
+
 def _noised(
-    part: Any, std: float, step: float, key: bytes, stream: int, use: Callable[[Any], Any] = lambda noised: noised
-) -> Any:
-    """The part, rounded to whole steps, plus noise in whole steps: what is released is a function of their sum.
+    part: Any, scale: GridNoise, key: bytes, number: int, stream: NoiseStream, state: NoiseState = ()
+) -> tuple[Any, NoiseState]:
+    """The part, rounded to whole steps, plus noise in whole steps, and the next state of the stream of noise.
 
-    Or what `use` makes of it: see `rounded_gaussian`.
+    What is released is a function of their sum.
     """
-    if not std:
-        return use(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part))
-
-    def add(noise: Any) -> Any:
-        with jax.enable_x64(True):
-            noised = _add_steps(part, noise, on_device(step, np.float64))
-        return use(noised)
-
-    return rounded_gaussian(key, size_of(part), std / step, stream, add)
-
-
-def _with_skellam(part: Any, steps: float, step: float, key: bytes) -> Any:
-    """The same with Skellam noise, of a standard deviation of so many steps; without any if that is 0."""
-    check_noised(size_of(part))
-    noise = skellam(key, size_of(part), steps) if steps else np.zeros(size_of(part), np.int64)
+    if not scale.std:
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), part), state
+    drawn = rounded_gaussian(key, size_of(part), scale.std / scale.step * 2**scale.finer, number)
     with jax.enable_x64(True):
-        return _add_steps(part, noise, step)
+        noise, state = stream.next(state, drawn)
+        return _add_steps(part, noise, on_device(scale.step, np.float64), scale.finer, scale.modulus), state
 
 
-@partial(jax.jit, static_argnums=3)
-def _add_steps(part: Any, noise: Any, step: Any, finer: int = 0) -> Any:
-    """The part plus noise, whose steps are `finer` by so many bits. What is behind the noise is not used."""
+@partial(jax.jit, static_argnums=(3, 4))
+def _add_steps(part: Any, noise: Any, step: Any, finer: int, modulus: int) -> Any:
+    """The part plus noise, whose steps are `finer` by so many bits."""
     leaves, structure = jax.tree.flatten(part)
-    *noises, _ = jnp.split(noise, list(accumulate(leaf.size for leaf in leaves)))
+    noises = jnp.split(noise, list(accumulate(leaf.size for leaf in leaves))[:-1])
     noised = []
     for leaf, noise in zip(leaves, noises, strict=True):
         whole = jnp.rint(leaf / step)  # below 2^53, where float64 adds exactly
         if finer:
             whole = whole.astype(jnp.int64) * 2**finer  # below 2^48 by fixed_point.py: shifted, it fits 64 bits
-        noised.append(((whole + noise.reshape(leaf.shape)) * (step / 2**finer)).astype(jnp.float32))
+        whole = whole + noise.reshape(leaf.shape)
+        if modulus:
+            whole = whole - modulus * jnp.floor(whole / modulus + 0.5)
+        noised.append((whole * (step / 2**finer)).astype(jnp.float32))
     return structure.unflatten(noised)
 
 
@@ -95,9 +94,9 @@ class Mechanism(mechanism.Mechanism):
     estimator: Estimator
 
     @cached_property
-    def stream(self) -> NoiseStream | None:
-        """The noise of rounds, where it is correlated."""
-        return None if self.participation is None else stream_of(self.matrix, self.participation.rounds)
+    def stream(self) -> NoiseStream:
+        """The noise of rounds."""
+        return stream_of(self.matrix, 1 if self.participation is None else self.participation.rounds)
 
     def estimate(self, total: Any, weight: Array, bits: Array) -> Estimate:
         """The estimate from the sums over the cohort, with the count of bits where the clip norm adapts."""
@@ -106,66 +105,43 @@ class Mechanism(mechanism.Mechanism):
 
     def init_noise(self, update: Any) -> NoiseState:
         """The state of the noise before the first round, for updates of this shape; empty if it is independent."""
-        return () if self.stream is None or not self.noise_multiplier else self.stream.init(size_of(update))
+        return self.stream.init(size_of(update)) if self.noise_multiplier else ()
 
     def add_noise(
-        self,
-        estimate: Estimate,
-        noise: NoiseState,
-        round_number: int,
-        clip_norms: Any,
-        key: bytes,
-        use: Callable[[Estimate, NoiseState], Any] = lambda noised, noise: (noised, noise),
-    ) -> Any:
+        self, estimate: Estimate, noise: NoiseState, round_number: int, clip_norms: Any, key: bytes
+    ) -> tuple[Estimate, NoiseState]:
         """The estimate with its noise, on one public grid, and the next state of the noise, which is a secret.
-
-        Or what `use` makes of them. It may be asked twice, and what it answers the last time counts: a device goes on
-        while the host finds out whether all of the noise is settled.
 
         Guarantee: it is a function of the sum of the estimate and of Gaussian noise, of the declared multiplier.
         """
-        if self.devices is not None:
-            return use(self._add_skellam(self.devices, estimate, clip_norms, key), noise)
-        std, bit_std = self.noise_std(round_number, clip_norms)
+        if self.participation is not None and not 1 <= round_number <= self.participation.rounds:
+            planned = self.participation.rounds
+            raise SottoError(f"round {round_number} was not planned: the noise is for {planned} rounds")
+        std, bit_std = self.drawn_std(round_number, clip_norms)
+        scale = self._scale(std, clip_norms, size_of(estimate.update))
+        update, noise = _noised(estimate.update, scale, key, 0, self.stream, noise)
+        bits = estimate.bits
+        if bits is not None:
+            bits, _ = _noised(bits, GridNoise(bit_std or 0.0, BIT_STEP), key, 1, stream_of(INDEPENDENT, 1))
+        return Estimate(update, bits), noise
+
+    def _scale(self, std: float, clip_norms: Any, size: int) -> GridNoise:
+        """The grid of an update's noise of standard deviation `std`, with what rounding to the grid adds to that."""
+        if not std:
+            return GridNoise(0.0)
+        one_round = self.sensitivity(clip_norms)
         step = None if self.experiment else self.estimator.step(self.grid(clip_norms))
-        if step is None and std:
+        if step is None:
             step = 2.0 ** (math.floor(math.log2(std)) - _STEPS_IN_NOISE)
             if not self.experiment:
                 # Each of two neighbouring estimates is rounded to the grid, and was divided in float64.
-                rounding = math.sqrt(size_of(estimate.update)) * step + 2.0**-50 * joint_norm(clip_norms)
-                std *= 1 + rounding / self.sensitivity(clip_norms)
-        if self.stream is not None and std:
-            assert step is not None
-            scale = std, step, self.sensitivity(clip_norms)
-            return use(*self._add_correlated(estimate, noise, round_number, scale, key))
-        bits = None if estimate.bits is None else _noised(estimate.bits, bit_std or 0.0, BIT_STEP, key, 1)
-        return _noised(estimate.update, std, step or 1.0, key, 0, lambda update: use(Estimate(update, bits), noise))
-
-    def _add_skellam(self, devices: DeviceNoise, estimate: Estimate, clip_norms: Any, key: bytes) -> Estimate:
-        """The estimate with the noise of devices and server; of the server alone, where devices have added theirs."""
-        draw = devices.drawn_at_once if devices.simulated else devices.top_up
-        step = self.estimator.step(self.grid(clip_norms))
-        assert step is not None
-        noise = draw(self.noise_multiplier, self.steps(clip_norms)) if self.noise_multiplier else 0.0
-        return Estimate(_with_skellam(estimate.update, noise, step, key))
-
-    def _add_correlated(
-        self, estimate: Estimate, noise: NoiseState, round_number: int, scale: tuple[float, float, float], key: bytes
-    ) -> tuple[Estimate, NoiseState]:
-        assert self.stream is not None
-        assert self.participation is not None
-        if not 1 <= round_number <= self.participation.rounds:
-            planned = self.participation.rounds
-            raise SottoError(f"round {round_number} was not planned: the noise is for {planned} rounds")
-        std, step, one_round = scale
-        bits, size = finer(std / step), size_of(estimate.update)
+                rounding = math.sqrt(size) * step + 2.0**-50 * joint_norm(clip_norms)
+                std *= 1 + rounding / one_round
+        finer = self.stream.finer(std / step)
         # In units of what one user moves the run, by `rounding` steps in every coordinate of every round.
-        moved = self.stream.rounding * math.sqrt(size * self.participation.rounds) * step / 2**bits
+        moved = self.stream.rounding * math.sqrt(size * self.stream.rounds) * step / 2**finer
         std *= 1 + moved / (self.run_sensitivity * one_round)
-        drawn = rounded_gaussian(key, size, std / step * 2**bits, 0)
-        with jax.enable_x64(True):
-            steps, noise = self.stream.next(noise, drawn.astype(jnp.float64))
-            return Estimate(_add_steps(estimate.update, steps.astype(jnp.int64), step, bits)), noise
+        return GridNoise(std, step, finer, 0 if self.devices is None else self.devices.modulus or 0)
 
     def next_clip_norms(self, tracked: Any, noised: Estimate) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, UInt32
 
-from sottovoce.gpu import for_host
 from sottovoce.privacy.chacha import chacha20_block, chacha20_blocks, chacha20_by_openssl
 
 CELLS = 64  # in a standard deviation
@@ -35,11 +34,10 @@ _EXP_ERROR = 2.0**-44  # more than a float64 exp in (0.8, 1] is ever wrong by, o
 _MANTISSA = 32  # bits of a scale
 LEAST_SCALE, MOST_SCALE = 2.0**-20, 2.0**51  # results of these scales fit into 64 bits
 
+NoiseState = Any  # what is remembered of earlier rounds' noise (`noise_stream.py`): a pytree of arrays, a secret
+
 _LEAST_BLOCKS = 2**10  # that a program draws
 _BLOCKS_AT_ONCE = 2**14  # on a CPU: few enough for its cache, and enough for XLA to give every core a part of them
-
-Keep = Callable[[int, int, int, int], bool | None]  # is a candidate kept? By its cell, place and coin, of so many bits
-NoiseState = Any  # what noise must remember of earlier rounds: a pytree of arrays, kept with the secrets; empty today
 
 
 class Scale(NamedTuple):
@@ -65,15 +63,10 @@ class Drawn(NamedTuple):
 
     steps: Int[Array, " padded"]
     settled: Bool[Array, " padded"]  # by 64 bits, or padding; the others are for `draw_one`
-    all_settled: Bool[Array, ""]
 
 
-def rounded_gaussian(
-    key: bytes, size: int, std: float, stream: int = 0, use: Callable[[Array], Any] | None = None
-) -> Any:
+def rounded_gaussian(key: bytes, size: int, std: float, stream: int = 0) -> Int[Array, " size"]:
     """round(std · X), `size` times: the noise that a key has for a stream.
-
-    Or what `use` makes of it, with more numbers behind it, which must not be used.
 
     Guarantee: coordinates are independent, and each has exactly this distribution, given that the key stream of
     ChaCha20 under a secret key of 256 bits is uniform. A standard deviation is rounded up by at most 2^-31 of it.
@@ -81,29 +74,22 @@ def rounded_gaussian(
     if not 0 <= size < 2**31:
         raise ValueError(f"{size} coordinates are more than one key has blocks for")
     scale = Scale.at_least(std)
-    drawn = draw_many(key, size, scale, stream)
-    use = use or partial(without_padding, size)
-    return with_the_rest(drawn, lambda place: draw_one(key, place, scale, stream), use)
+    steps, settled = draw_many(key, size, scale, stream)
+    with jax.enable_x64(True):
+        if not bool(jnp.all(settled)):  # hardly ever
+            for place in map(int, np.flatnonzero(~np.asarray(settled))):
+                steps = steps.at[place].set(draw_one(key, place, scale, stream))
+        return steps[:size]
 
 
-def draw_many(
-    key: bytes,
-    size: int,
-    scale: Scale,
-    stream: int,
-    chance_of: Callable[..., tuple[Array, Any]] | None = None,
-    numbers: tuple[Any, ...] = (),
-) -> Drawn:
-    """As many coordinates, as far as 64 bits settle them.
-
-    Another law than the Gaussian one has its own `chance_of` a candidate to be kept, which `numbers` may enter.
-    """
+def draw_many(key: bytes, size: int, scale: Scale, stream: int) -> Drawn:
+    """As many coordinates, as far as 64 bits settle them."""
     padded = _padded_size(size)
     shared = None
     if jax.default_backend() == "cpu":  # OpenSSL is faster there than what XLA compiles
         shared = chacha20_by_openssl(key, padded // 3, (SHARED, stream, 0))
     with jax.enable_x64(True):
-        return _draw(drawn_from(key, scale, stream, size), padded, chance_of or _gaussian_chance, numbers, shared)
+        return _draw(drawn_from(key, scale, stream, size), padded, shared)
 
 
 def drawn_from(key: bytes, scale: Scale, stream: int, size: int) -> np.ndarray:
@@ -112,27 +98,6 @@ def drawn_from(key: bytes, scale: Scale, stream: int, size: int) -> np.ndarray:
     """
     numbers = np.array([stream, scale.mantissa, _shift(scale, 64), size], "<u4")
     return np.concatenate([np.frombuffer(key, "<u4"), numbers])
-
-
-def with_the_rest(drawn: Drawn, draw: Callable[[int], int], use: Callable[[Array], Any]) -> Any:
-    """What `use` makes of the steps of `_draw`, where those that are not settled are drawn one by one.
-
-    Nearly always all are settled: a device goes on with their use before that is known here, and has it again if not.
-    """
-    used = use(drawn.steps)
-    if bool(drawn.all_settled):
-        return used
-    steps = drawn.steps
-    with jax.enable_x64(True):
-        for place in map(int, np.flatnonzero(~np.asarray(drawn.settled))):
-            steps = steps.at[place].set(draw(place))
-    return use(steps)
-
-
-def without_padding(size: int, steps: Array) -> Int[Array, " size"]:
-    """The first `size` steps."""
-    with jax.enable_x64(True):
-        return steps[:size]
 
 
 def _padded_size(size: int) -> int:
@@ -147,30 +112,19 @@ def _blocks_at_once(blocks: int) -> int:
     return math.gcd(_BLOCKS_AT_ONCE, blocks) if jax.default_backend() == "cpu" else blocks
 
 
-def _gaussian_chance(cell: Array, t: Array, steps: Array, numbers: tuple[Any, ...]) -> tuple[Array, Any]:
-    """The chance that a candidate is kept, and more than its error: density over that of the start of the cell."""
-    return jnp.exp(-t * (2 * cell + t) / (2 * CELLS**2)), _EXP_ERROR
-
-
-@partial(jax.jit, static_argnums=(1, 2))
-def _draw(
-    words: Any,
-    padded: int,
-    chance_of: Callable[..., tuple[Array, Any]] = _gaussian_chance,
-    numbers: tuple[Any, ...] = (),
-    shared: UInt32[Array, "blocks words"] | None = None,
-) -> Drawn:
+@partial(jax.jit, static_argnums=1)
+def _draw(words: Any, padded: int, shared: UInt32[Array, "blocks words"] | None = None) -> Drawn:
     """The program of `draw_many`. The first candidates' words are `shared`, or else computed here."""
     key, (stream, mantissa, shift, size) = words[:8], words[8:]
     scale = mantissa.astype(jnp.uint64), shift.astype(jnp.uint64)
     table = jax.lax.optimization_barrier(jnp.asarray(_table()))  # else XLA looks up every number while it compiles
-    candidates = partial(_candidates, *scale, table, chance_of=chance_of, numbers=numbers)
+    candidates = partial(_candidates, *scale, table)
 
     def draw(counters: Array, shared: Array | None) -> tuple[Array, Array]:
         """Coordinates that lie side by side, and whether they are settled."""
         first = chacha20_blocks(key, counters, (SHARED, stream, 0)) if shared is None else list(shared.T)
         steps, kept, sure = (each.reshape(-1) for each in candidates(first))
-        # One in 160 needs its second candidate, one in 50 of Skellam noise. `draw_one` has what there is no room for.
+        # One in 160 needs its second candidate. `draw_one` has what there is no room for.
         places = _places_of(sure & ~kept, len(steps) // 32 + 32)
         own = (3 * counters[0] + places).astype(jnp.uint32)
         again, found, certain = candidates(chacha20_blocks(key, own, (OWN, stream, 0)))
@@ -184,7 +138,7 @@ def _draw(
     drawn = jax.lax.map(lambda part: draw(*part), (counters, shared))
     steps, settled = (each.reshape(padded) for each in drawn)
     settled |= jnp.arange(padded) >= size
-    return Drawn(steps, settled, for_host(jnp.all(settled)))
+    return Drawn(steps, settled)
 
 
 def _places_of(chosen: Bool[Array, " size"], room: int) -> Int[Array, " room"]:
@@ -193,14 +147,7 @@ def _places_of(chosen: Bool[Array, " size"], room: int) -> Int[Array, " room"]:
     return jnp.searchsorted(until, jnp.arange(1, room + 1, dtype=jnp.int32), method="scan_unrolled")
 
 
-def _candidates(
-    mantissa: Any,
-    shift: Any,
-    table: Any,
-    words: list[Array],
-    chance_of: Callable[..., tuple[Array, Any]] = _gaussian_chance,
-    numbers: tuple[Any, ...] = (),
-) -> tuple[Array, Array, Array]:
+def _candidates(mantissa: Any, shift: Any, table: Any, words: list[Array]) -> tuple[Array, Array, Array]:
     """The three candidates of every block: round(scale · X), is it kept, and do 64 bits of each number settle both?"""
     cell_high, cell_low, place_high, place_low, coin = (
         jnp.stack([words[word + 5 * number] for number in range(3)], axis=1) for word in range(5)
@@ -210,12 +157,17 @@ def _candidates(
     sure = jnp.take(table, cell, mode="clip") != cell_bits
     t = place.astype(jnp.float64) * 2.0**-64
     drawn, exact = _rounded(cell.astype(jnp.uint64), place, mantissa, shift)
-    chance, error = chance_of(cell, t, drawn, numbers)
+    chance = _chance(cell, t)
     least, most = (coin.astype(jnp.float64) + end for end in (0, 1))  # of the coin, in units of 2^-32
-    kept = most <= (chance - error) * 2.0**32
-    sure &= exact & (kept | (least >= (chance + error) * 2.0**32))
+    kept = most <= (chance - _EXP_ERROR) * 2.0**32
+    sure &= exact & (kept | (least >= (chance + _EXP_ERROR) * 2.0**32))
     negative = (words[15][:, None] >> jnp.arange(3, dtype=jnp.uint32)) & 1 == 1
     return jnp.where(negative, -drawn, drawn), kept, sure
+
+
+def _chance(cell: Array, t: Array) -> Array:
+    """The chance that a candidate is kept: the density at its place over that at the start of the cell."""
+    return jnp.exp(-t * (2 * cell + t) / (2 * CELLS**2))
 
 
 def _rounded(cell: Array, place: Array, mantissa: Any, shift: Any) -> tuple[Array, Array]:
@@ -276,16 +228,13 @@ def thresholds(bits: int) -> list[int]:
     raise AssertionError("the cells that were weighed do not reach the last threshold")
 
 
-def draw_one(key: bytes, coordinate: int, scale: Scale, stream: int = 0, keep: Keep | None = None) -> int:
-    """One coordinate, with as many bits of every random number as its decisions need: the twin to read.
-
-    Another law than the Gaussian one says itself which candidates to `keep`.
-    """
+def draw_one(key: bytes, coordinate: int, scale: Scale, stream: int = 0) -> int:
+    """One coordinate, with as many bits of every random number as its decisions need: the twin to read."""
     for candidate in count():
         cell_bits, place, coin, sign = (_Uniform(key, stream, coordinate, candidate, use) for use in _USES)
         cell = _settled(_cell, cell_bits)
-        if _settled(partial(keep or _kept, cell), place, coin):
-            steps = _settled(partial(steps_of, scale, cell), place)
+        if _settled(partial(_kept, cell), place, coin):
+            steps = _settled(partial(_steps_of, scale, cell), place)
             return -steps if sign.first(1) else steps
     raise AssertionError("some candidate is kept")
 
@@ -298,7 +247,7 @@ def _settled(decide: Callable[..., Any], *numbers: _Uniform) -> Any:
     return found
 
 
-def steps_of(scale: Scale, cell: int, place: int, bits: int) -> int | None:
+def _steps_of(scale: Scale, cell: int, place: int, bits: int) -> int | None:
     """round(scale · |X|), unless bits of the place that follow could change it."""
     shift = _shift(scale, bits)
     least = scale.mantissa * (cell * 2**bits + place) + 2 ** (shift - 1)

@@ -1,8 +1,8 @@
-"""Noise that is correlated over rounds, in whole steps of a public grid: w = C⁻¹ m for a strategy matrix C.
+"""The noise of a run's rounds, in whole steps of a public grid: w = C⁻¹ m for a strategy matrix C.
 
-m has independent rounded Gaussians (`noise.py`), w is added to the estimates. All numbers here are whole: float64 holds
-them exactly, products are rounded one by one, and sums of whole numbers have no order. So w follows from m to the bit,
-on every machine.
+m has independent rounded Gaussians (`noise.py`), w is added to the estimates. Where C is the identity, the noise of
+rounds is independent; else it is correlated. All numbers here are whole: float64 holds them exactly, products are
+rounded one by one, and sums of whole numbers have no order. So w follows from m to the bit, on every machine.
 
 Why what is released is a Gaussian mechanism (docs/explanation/guarantees.md has the proof): given the rounds before, a
 round releases round(μ + g) with exact Gaussian g, where μ follows from the data and from what was released. One user
@@ -13,59 +13,79 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
 
-from sottovoce_evidence.accounting.matrices import Banded, Blt, StrategyMatrix
+from sottovoce.privacy.noise import NoiseState
+from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, StrategyMatrix
 
-# A standard deviation of m has 2^41 to 2^42 steps: float64 then holds 2^11 standard deviations, and what rounding adds
-# to the sensitivity is less than a millionth of it for a million parameters and 500 rounds.
+# Where noise is correlated, a standard deviation of m has 2^41 to 2^42 steps: float64 then holds 2^11 standard
+# deviations, and what rounding adds to the sensitivity is less than a millionth of it for a million parameters and 500
+# rounds.
 _STD_BITS = 42
 MOST_STD = 2.0**_STD_BITS  # in steps of the sum
 
 
-def finer(std: float) -> int:
-    """By how many bits the steps of the noise are finer than those of the sum, where it has this many of the latter."""
-    return max(0, _STD_BITS - (int(std).bit_length() if std >= 1 else 1))
-
-
+@dataclass(frozen=True)
 class NoiseStream(ABC):
-    """What noise remembers of the rounds before, and how the next round's noise follows from it."""
+    """How the noise of the rounds of a run follows from independent draws: of every strategy matrix there is one.
 
-    kind: ClassVar[str]  # of the strategy matrix
+    `init` is what it remembers before the first round, `next` the noise of the next round.
+    """
+
+    matrix: Any  # C
+    rounds: int  # of the run
 
     @property
     @abstractmethod
     def rounding(self) -> float:
         """By how many steps rounding moves one coordinate of a round's mean, at most, between two populations."""
 
+    def finer(self, std: float) -> int:
+        """By how many bits its steps are finer than those of the sum, of which m has a standard deviation of `std`."""
+        return max(0, _STD_BITS - (int(std).bit_length() if std >= 1 else 1))
+
     @abstractmethod
     def buffers(self) -> int:
         """How many vectors are remembered."""
 
-    def init(self, size: int) -> Float[Array, "buffers size"]:
+    def init(self, size: int) -> NoiseState:
         """Before the first round."""
         with jax.enable_x64(True):
             return jnp.zeros((self.buffers(), size), jnp.float64)
 
     @abstractmethod
-    def next(self, state: Any, drawn: Any) -> tuple[Any, Any]:
+    def next(self, state: NoiseState, drawn: Any) -> tuple[Any, NoiseState]:
         """The noise of a round from its m, in steps, and what is remembered after it.
 
         Call it with 64-bit numbers enabled.
         """
 
 
-@dataclass(frozen=True)
+class IdentityStream(NoiseStream):
+    """w_t = m_t: independent noise, in steps of the sum. It remembers nothing."""
+
+    @property
+    def rounding(self) -> float:
+        return 0.0
+
+    def finer(self, std: float) -> int:
+        return 0
+
+    def buffers(self) -> int:
+        return 0
+
+    def init(self, size: int) -> NoiseState:
+        return ()
+
+    def next(self, state: NoiseState, drawn: Any) -> tuple[Any, NoiseState]:
+        return drawn, state
+
+
 class BltStream(NoiseStream):
     """w_t = m_t - Σ a_i s_i, then s_i ← λ_i s_i + w_t."""
-
-    kind = Blt.kind
-    matrix: Blt
-    rounds: int
 
     @property
     def rounding(self) -> float:
@@ -77,23 +97,18 @@ class BltStream(NoiseStream):
     def buffers(self) -> int:
         return len(self.matrix.scales)
 
-    def next(self, state: Any, drawn: Any) -> tuple[Any, Any]:
+    def next(self, state: NoiseState, drawn: Any) -> tuple[Any, NoiseState]:
         return _next_blt(state, drawn, jnp.asarray(self.matrix.scales), jnp.asarray(self.matrix.decays))
 
 
 @jax.jit
 def _next_blt(state: Any, drawn: Any, scales: Any, decays: Any) -> tuple[Any, Any]:
-    noise = drawn - jnp.sum(jnp.rint(scales[:, None] * state), axis=0)
-    return noise, jnp.rint(decays[:, None] * state) + noise
+    noise = drawn.astype(jnp.float64) - jnp.sum(jnp.rint(scales[:, None] * state), axis=0)
+    return noise.astype(jnp.int64), jnp.rint(decays[:, None] * state) + noise
 
 
-@dataclass(frozen=True)
 class BandedStream(NoiseStream):
     """w_t = m_t - Σ_j c_j w_{t-j}, from the noise of the last rounds."""
-
-    kind = Banded.kind
-    matrix: Banded
-    rounds: int
 
     @property
     def rounding(self) -> float:
@@ -102,19 +117,19 @@ class BandedStream(NoiseStream):
     def buffers(self) -> int:
         return len(self.matrix.bands) - 1
 
-    def next(self, state: Any, drawn: Any) -> tuple[Any, Any]:
+    def next(self, state: NoiseState, drawn: Any) -> tuple[Any, NoiseState]:
         return _next_banded(state, drawn, jnp.asarray(self.matrix.bands[1:]))
 
 
 @jax.jit
 def _next_banded(state: Any, drawn: Any, coefficients: Any) -> tuple[Any, Any]:
-    noise = drawn - jnp.sum(jnp.rint(coefficients[:, None] * state), axis=0)
-    return noise, jnp.concatenate([noise[None], state[:-1]])[: len(state)]
+    noise = drawn.astype(jnp.float64) - jnp.sum(jnp.rint(coefficients[:, None] * state), axis=0)
+    return noise.astype(jnp.int64), jnp.concatenate([noise[None], state[:-1]])[: len(state)]
 
 
-STREAMS: dict[str, type[Any]] = {stream.kind: stream for stream in (BltStream, BandedStream)}
+_STREAMS = {Identity.kind: IdentityStream, Blt.kind: BltStream, Banded.kind: BandedStream}
 
 
-def stream_of(matrix: StrategyMatrix, rounds: int) -> NoiseStream | None:
-    """The stream of a strategy matrix; None where the noise of rounds is independent."""
-    return STREAMS[matrix.kind](matrix, rounds) if matrix.kind in STREAMS else None
+def stream_of(matrix: StrategyMatrix, rounds: int) -> NoiseStream:
+    """The stream of a strategy matrix, for so many rounds."""
+    return _STREAMS[matrix.kind](matrix, rounds)

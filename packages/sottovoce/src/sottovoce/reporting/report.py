@@ -13,7 +13,7 @@ from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
-from sottovoce.reporting.words import bytes_text, noise_source, released_texts
+from sottovoce.reporting.words import bytes_text, released_texts
 from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.adversaries import adversaries
 from sottovoce_evidence.errors import count_of, plural
@@ -241,7 +241,7 @@ def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
         ("Mechanism", pairs(statement.mechanism.to_json())),
         ("Accountant", [accountant_text(statement)]),
         ("Secrets", [format_value(statement.secrets)]),
-        ("Noise", [noise_source(statement)]),
+        ("Noise", ["exactly rounded Gaussians, from ChaCha20 with 256-bit keys"]),
         ("Released", released_texts(statement)),
         ("Vocabulary", [f"fingerprint: {vocabulary.fingerprint}", f"source: {vocabulary_text(vocabulary)}"]),
         ("Start", [start_text(statement.start)] if statement.start else []),

@@ -14,13 +14,6 @@ def released_texts(statement: Statement) -> list[str]:
     ]
 
 
-def noise_source(statement: Statement) -> str:
-    """What noise is drawn with."""
-    if statement.noise_generator == "rounded Gaussians":
-        return "exactly rounded Gaussians, from ChaCha20 with a 256-bit key"
-    return "Skellam numbers, exact to 2^-1000, from ChaCha20 with 256-bit keys of each device and the server"
-
-
 def bytes_text(count: float) -> str:
     """As networks are measured: 1 kB is 1,000 bytes."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):

@@ -17,15 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.files import make_folder, rename_synced, write_aside
+from sottovoce.files import make_folder, rename_synced, sync_folder, write_aside
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.hash_chain import damaged
-from sottovoce.runs.ledger import Commit
+from sottovoce.runs.ledger import NEW_RUN, Commit
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.errors import DamagedRun
 from sottovoce_evidence.files import check_plain, parse_json
-
-_DRAFT = ".draft"
 
 
 @dataclass(frozen=True)
@@ -42,27 +40,28 @@ def save_draft(folder: Path, checkpoint: Checkpoint) -> Commit:
     make_folder(folder, 0o700)
     facts = {**checkpoint.facts, "round": checkpoint.round}
     contents = to_bytes(checkpoint.arrays, metadata={"facts": json.dumps(facts)})
-    write_aside(_draft_of(_file(folder, checkpoint.round)), contents)
-    return Commit(checkpoint.round, hashlib.sha256(contents).hexdigest())
+    commit = Commit(checkpoint.round, hashlib.sha256(contents).hexdigest())
+    write_aside(_draft(folder, commit), contents)
+    return commit
 
 
 def draft_of_start(folder: Path) -> Commit:
     """The first checkpoint of a run, which lies there as it was made with the folder."""
-    path = _file(folder, 0)
-    for file in (_draft_of(path), path):
-        if file.is_file():
-            return Commit(0, _hash_of(file))
-    raise damaged(f"the ledger of the store of {folder.parent} has no charge for this run, which has done rounds")
+    file = min(folder.glob(f"{_file(folder, 0).stem}.*"), default=None)
+    if file is None:
+        raise damaged(f"the ledger of the store of {folder.parent} has no charge for this run, which has done rounds")
+    return Commit(0, _hash_of(file))
 
 
 def give_name(folder: Path, commit: Commit) -> None:
-    """Give a committed checkpoint its name, and remove all others."""
-    path = _file(folder, commit.round)
-    if _draft_of(path).exists():
-        rename_synced(_draft_of(path), path)
+    """Give a committed checkpoint its name, and remove all others: on disk, before anything of it is shown."""
+    path, draft = _file(folder, commit.round), _draft(folder, commit)
+    if draft.exists() or not path.exists():  # where both are gone, nothing is shown: the rename fails
+        rename_synced(draft, path)
     for other in folder.glob("round-*"):
         if other != path:
             other.unlink()
+    sync_folder(folder)
 
 
 def open_committed(run: RunFolder, commits: Sequence[Commit]) -> Checkpoint:
@@ -73,20 +72,19 @@ def open_committed(run: RunFolder, commits: Sequence[Commit]) -> Checkpoint:
     """
     commit = commits[-1]
     path = _file(run.checkpoints, commit.round)
-    for file in (path, _draft_of(path)):
+    for file in (_draft(run.checkpoints, commit), path):
         if file.is_file() and _hash_of(file) == commit.checkpoint:
             give_name(run.checkpoints, commit)
             return _read(path)
     hashes = {_hash_of(file) for file in _files(run.checkpoints)}
-    then = "start another run from its model (model.initial), which is charged as one"
     if any(earlier.checkpoint in hashes for earlier in commits[:-1]):
         raise DamagedRun(
-            f"{run.path} fell behind: it is a copy, and the run went on elsewhere to round {commit.round}", then
+            f"{run.path} fell behind: it is a copy, and the run went on elsewhere to round {commit.round}", NEW_RUN
         )
     raise DamagedRun(
         f"{run.checkpoints} does not have the checkpoint of round {commit.round} that the run committed: it was edited "
         f"or lost, or the store's ledger is older than the run",
-        f"put it back from a copy, or {then}",
+        f"put it back from a copy, or {NEW_RUN}",
     )
 
 
@@ -125,8 +123,9 @@ def _file(folder: Path, round_number: int) -> Path:
     return folder / f"round-{round_number:08d}.safetensors"
 
 
-def _draft_of(path: Path) -> Path:
-    return path.with_name(path.name + _DRAFT)
+def _draft(folder: Path, commit: Commit) -> Path:
+    """By its hash: a draft of another process is another file."""
+    return folder / f"{_file(folder, commit.round).stem}.{commit.checkpoint[:16]}.draft"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from sottovoce.files import FULL, sync_folder, write_aside
+from sottovoce.files import FULL, sync_file, sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain, damaged, readable
 from sottovoce_evidence.accounting import Event, NonPrivate, event_from_json, total_of
 from sottovoce_evidence.accounting.events import HELD_OUT
@@ -44,6 +44,7 @@ class Commit(NamedTuple):
 
 
 NONE = Commit(-1, "")  # before the first
+NEW_RUN = "start another run from its model (model.initial), which is charged as one"  # where one cannot go on
 
 
 class Ledger:
@@ -105,9 +106,12 @@ class Ledger:
         """Note that a process begins to train after round `done`."""
         self._append({"start": done})
 
-    def ask(self, round_number: int) -> None:
-        """Note that devices are asked for a masked round."""
-        self._append({"asked": round_number})
+    def ask(self, round_number: int) -> bool:
+        """Note that devices are asked for a masked round. False: they were before."""
+        self._catch_up()
+        if first := round_number not in self.asked:
+            self._append({"asked": round_number})
+        return first
 
     def spent(self) -> list[tuple[Event, int]]:
         """Every event with the number of rounds that it was charged for."""
@@ -170,8 +174,6 @@ class StoreLedger:
         with self._alone() as chain:
             _charges(chain)
             chain.append({"run": run, "what": what, "event": event.to_json(), "count": count})
-            sync_folder(self.path.parent)
-            self._leave_trace()
 
     def commit(self, run: str, commit: Commit, parent: Commit, first: Callable[[], None]) -> None:
         """Commit a checkpoint of a run, after what is to be done `first`.
@@ -185,8 +187,11 @@ class StoreLedger:
             chain.append(_line_of(run, commit, parent))
 
     def commits(self, run: str) -> list[Commit]:
-        """What a run committed, in its order."""
-        return _commits(self._read(), run)
+        """What a run committed, in its order: on disk, also where a process was killed before it flushed its line."""
+        chain = self._read()
+        if chain.lines:
+            sync_file(self.path)
+        return _commits(chain, run)
 
     def spent(self, run: str | None = None) -> list[tuple[Event, int]]:
         """Every event with the number of times the users to train on were charged: by all runs, or by one."""
@@ -209,6 +214,8 @@ class StoreLedger:
                     log.warning("note: %s", self._chain.notes.pop())
                 _refuse_emptied(self._chain)
                 yield self._chain
+                sync_folder(self.path.parent)
+                self._leave_trace()
         except OSError as error:
             if error.errno in FULL:  # it may be another disk, whose file the error names
                 raise
@@ -245,7 +252,7 @@ def _check_parent(chain: Chain, run: str, parent: Commit) -> None:
     if last != parent:
         raise FellBehind(
             f"another process or another copy of this run went on, to round {last.round}: this one ends, and nothing "
-            f"of its rounds after round {max(parent.round, 0)} was shown"
+            f"of its rounds after round {max(parent.round, 0)} was shown; go on with that one, or {NEW_RUN}"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -36,6 +37,7 @@ class Payments:
     planned: int  # rounds that the store was charged for when the run began
     committed: Commit = NONE
     _queued: list[Event] = field(default_factory=list)  # of the rounds after the last checkpoint
+    _to_show: list[Callable[[], None]] = field(default_factory=list)  # of the same rounds
 
     def begin(self, round_number: int) -> RoundPayment:
         """The payment of the next round.
@@ -69,6 +71,9 @@ class Payments:
         Secrets.forget(run.secrets, checkpoint.round)
         self.secrets, self.committed = ahead, commit
         self._queued.clear()
+        for show in self._to_show:
+            show()
+        self._to_show.clear()
 
 
 def commits_of(ledger: Ledger, people: StoreLedger, *, private: bool) -> list[Commit]:
@@ -78,7 +83,7 @@ def commits_of(ledger: Ledger, people: StoreLedger, *, private: bool) -> list[Co
 
 @dataclass(frozen=True)
 class RoundPayment:
-    """The payment of one round: its keys, its name, its charge."""
+    """The payment of one round: its keys, its charge, and what is shown of it."""
 
     payments: Payments
     round: int
@@ -88,15 +93,21 @@ class RoundPayment:
         """The keys that are needed before the sum exists."""
         return self.payments.secrets.keys(self.round)
 
-    @property
-    def name(self) -> str:
-        """By which devices know the task. It is the same if the round is done again."""
-        return self.payments.secrets.name_of(self.round)
+    def ask(self) -> bool:
+        """Note, on disk, that devices are asked for this masked round.
+
+        False: a process that ended asked them, and vectors may have left. They are not asked again.
+        """
+        return self.payments.ledger.ask(self.round)
 
     def charge(self, event: Event) -> bytes:
         """Queue the line of the round, once its sum is complete; then give the key of its noise, used once."""
         self.payments._queued.append(event)
         return self.payments.secrets.noise_key(self.round)
+
+    def once_committed(self, show: Callable[[], None]) -> None:
+        """Show something of the round once its checkpoint is committed."""
+        self.payments._to_show.append(show)
 
 
 @dataclass(frozen=True)
@@ -113,12 +124,14 @@ class Unpaid:
     def keys(self) -> RoundKeys:
         return self.secrets.keys(self.round)
 
-    @property
-    def name(self) -> str:
-        return self.secrets.name_of(self.round)
+    def ask(self) -> bool:
+        return True
 
     def charge(self, event: Event) -> bytes:
         return self.secrets.noise_key(self.round)
+
+    def once_committed(self, show: Callable[[], None]) -> None:
+        show()
 
 
 def store_folder(store: Store) -> Path:

@@ -101,10 +101,6 @@ class Secrets(Salt):
         """A key for the noise of one round: another one each time, but in a seeded run."""
         return _derive(self.stretch, f"noise {round_number}") if self.is_seeded else os_entropy.token_bytes(_SIZE)
 
-    def name_of(self, round_number: int) -> str:
-        """A name for a round, by which devices know its task. It is the same if the round is done again."""
-        return _derive(self.stretch, f"name {round_number}")[:8].hex()
-
     def next(self) -> Secrets:
         """The keys of the rounds after the next checkpoint."""
         return self if self.is_seeded else replace(self, stretch=os_entropy.token_bytes(_SIZE))
@@ -156,6 +152,7 @@ class Secrets(Salt):
         for path in folder.glob("round-*"):
             if path.stem != kept:
                 path.unlink()
+        sync_folder(folder)
 
     @staticmethod
     def erase(folder: Path) -> None:

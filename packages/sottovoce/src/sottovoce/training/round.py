@@ -17,7 +17,6 @@ from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
 from sottovoce.privacy.fixed_point import quantise
 from sottovoce.privacy.mechanism import Estimate
-from sottovoce.privacy.noise import NoiseState
 from sottovoce.training.server import ServerState
 from sottovoce.training.types import (
     Algorithm,
@@ -59,12 +58,9 @@ def release(
     mechanism, number = algorithm.mechanism, state.round + 1
     estimate = mechanism.estimate(summed.total, summed.weight, summed.bits)  # f̃ = Σ w_k Δ_k / qW
     noise_key = payment.charge(mechanism.event(number))  # on disk before anything of the round is shown
-
-    def step(noised: Estimate, noise: NoiseState) -> tuple[ServerState, Estimate]:
-        norms = mechanism.next_clip_norms(state.clip_norms, noised)
-        return algorithm.server.step(state._replace(noise=noise, clip_norms=norms), noised.update), noised  # θ ← θ + Δ
-
-    return mechanism.add_noise(estimate, state.noise, number, clip_norms, noise_key, step)  # + N(0, z²𝕊²)
+    noised, noise = mechanism.add_noise(estimate, state.noise, number, clip_norms, noise_key)  # + N(0, z²𝕊²)
+    norms = mechanism.next_clip_norms(state.clip_norms, noised)
+    return algorithm.server.step(state._replace(noise=noise, clip_norms=norms), noised.update), noised  # θ ← θ + Δ
 
 
 def sum_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> CohortSum:

@@ -74,9 +74,9 @@ class Payment(Protocol):
 
     @property
     def keys(self) -> RoundKeys: ...
-    @property
-    def name(self) -> str: ...
+    def ask(self) -> bool: ...  # notes that devices are asked for a masked round; False if they were before
     def charge(self, event: Event) -> bytes: ...  # queues the line of the round; the key of its noise
+    def once_committed(self, show: Callable[[], None]) -> None: ...  # shows something of the round, then
 
 
 class Payments(Protocol):

@@ -5,7 +5,7 @@ Whatever goes wrong, nothing is unmasked: the sum is zero and the round is only 
 
 from __future__ import annotations
 
-import logging
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ from sottovoce.federation.masking.messages import (
 from sottovoce.federation.masking.participant import pair_mask, self_mask
 from sottovoce.federation.masking.vector import Layout, largest_noise
 from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
+from sottovoce.federation.transport import Say, log
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.privacy.fixed_point import BIT_STEP, BITS, MOST
@@ -46,7 +47,6 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce_evidence.errors import count_of
 from sottovoce_evidence.recipe import Federation
 
-log = logging.getLogger("sottovoce.aggregation")
 Take = Callable[[str, bytes], None]
 
 
@@ -69,8 +69,16 @@ class MaskedAggregator:
     registered users can have: both move no two numbers further apart, and neither depends on who takes part.
     """
 
-    def __init__(self, task: Task, asked: Asked, federation: Federation, mechanism: Mechanism, params: LanguageModel):
-        message = task.to_bytes()
+    def __init__(
+        self,
+        task: Task,
+        asked: Asked,
+        federation: Federation,
+        mechanism: Mechanism,
+        params: LanguageModel,
+        say: Say = log.warning,
+    ):
+        message, self._say = task.to_bytes(), say
         self._asked, self._mechanism, self._clip_norms = asked, mechanism, task.clip_norms
         self._context, self._task_bytes = context_of(task, digest(message)), len(message)
         self._terms = Terms(federation.survivors, federation.colluding)
@@ -81,6 +89,7 @@ class MaskedAggregator:
         self._bytes = 0
         self._adverts: dict[str, Advert] = {}
         self._sum: Contribution | None = None
+        self._modulus: int | None = None
         self._in_sum: tuple[str, ...] = ()
         self.lacking: list[str] = []
         self.first = _Exchange(self, dict.fromkeys(asked.registered, message), largest(ENTRY), self._take_advert)
@@ -124,7 +133,7 @@ class MaskedAggregator:
             opening.remove_masks(vectors.total)
         except Refused as refused:
             return self._fail(str(refused))
-        numbers = vectors.total.signed()
+        numbers, self._modulus = vectors.total.signed(), 2 ** (8 * vectors.total.width)
         if self._layout.counts:
             numbers = masks.folded(numbers, vectors.total.width)
         self._sum, self._in_sum = self._layout.restore(numbers, ""), survivors.names
@@ -145,8 +154,8 @@ class MaskedAggregator:
             Code.AWAY.value if code == JOINED and name not in self._in_sum else code
             for name, code in zip(self._asked.registered, said, strict=True)
         ]
-        sizes, opened = (self._task_bytes, self._bytes), self._sum is not None
-        return DeviceSum(total, weight, bits, found.users, Counter(left), sizes, opened=opened)
+        sizes = self._task_bytes, self._bytes
+        return DeviceSum(total, weight, bits, found.users, Counter(left), sizes, modulus=self._modulus)
 
     def _bounded(self, found: Contribution, grid: float) -> Contribution:
         """What all registered users can have, number by number; what they can have is not touched."""
@@ -159,7 +168,7 @@ class MaskedAggregator:
         parts = zip(self._mechanism.clipping.parts(leaves), self._clip_norms * users / grid, strict=True)
         longer = any(sum(np.sum(np.square(leaf, dtype=np.float64)) for leaf in part) > most**2 for part, most in parts)
         if longer or (found.users, found.weight) != (bounded.users, weight):
-            log.warning("the masked sum is larger than honest devices send: a device spoiled the round")
+            self._say("the masked sum is larger than honest devices send: a device spoiled the round")
         return bounded
 
     def _ask(self, messages: Mapping[str, bytes], answer: int, take: Take) -> _Exchange:
@@ -174,7 +183,7 @@ class MaskedAggregator:
         return len(devices) < needed
 
     def _fail(self, why: str) -> None:
-        log.warning("nothing is unmasked, and the round is only noise: %s", why)
+        self._say(f"nothing is unmasked, and the round is only noise: {why}")
 
     def _key_list(self) -> KeyList:
         names = tuple(sorted(self._adverts))
@@ -217,8 +226,8 @@ class MaskedAggregator:
                 return code
             if refused.code is Code.TWICE and device in self._codes:
                 return code  # its first answer counts
-        except Exception:  # an error that is not foreseen: the other devices go on
-            log.exception("the answer of %s cannot be counted", device)
+        except Exception:  # noqa: BLE001 -- an error that is not foreseen: the other devices go on
+            self._say(f"the answer of {device} cannot be counted\n{traceback.format_exc()}")
             code = Code.FAILED.value
         self._codes[device] = code
         return code

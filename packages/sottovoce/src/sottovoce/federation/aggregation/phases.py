@@ -21,7 +21,8 @@ class DeviceSum(NamedTuple):
     answers: Mapping[str, int]  # the number of devices by `JOINED` or `Code`
     sizes: tuple[int, int] = (0, 0)  # bytes of the task, and of all answers
     frozen_bytes: int = 0  # sent to devices that lacked the frozen part of the model
-    opened: bool = True  # False: too few devices are left for a masked sum. It is zero, and has no noise of devices
+    # Of a masked sum that has the noise of devices. None: too few are left. It is zero then, without noise of devices.
+    modulus: int | None = 0
 
     def diagnostics(self) -> dict[str, object]:
         """Exact figures of the cohort: private."""

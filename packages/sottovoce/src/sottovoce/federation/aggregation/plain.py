@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, digest, largest_answer, read_answer
+from sottovoce.federation.transport import Say, log
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import CLIPS, SAFE_SHARE
 from sottovoce.privacy.estimators import WEIGHT_STEP
@@ -18,7 +19,6 @@ from sottovoce.privacy.fixed_point import BIT_STEP, MOST
 from sottovoce.privacy.mechanism import Mechanism
 from sottovoce_evidence.errors import SottoError
 
-log = logging.getLogger("sottovoce.aggregation")
 _ROUNDING = 1 - 1e-9  # more than the error of a norm in float64, and far less than the margin of a device's own clip
 
 
@@ -37,12 +37,13 @@ class Aggregator:
         mechanism: Mechanism,
         clip_norms: np.ndarray,
         params: LanguageModel,
+        say: Say = log.warning,
     ):
         self._clipping = mechanism.clipping
         if type(self._clipping) not in CLIPS.values():
             name, known = type(self._clipping).__name__, ", ".join(CLIPS)
             raise SottoError(f"the server cannot check the clip {name}; register it in CLIPS, or use one of {known}")
-        self.messages = dict.fromkeys(registered, task)
+        self._say, self.messages = say, dict.fromkeys(registered, task)
         self._task, self._task_bytes, self._registered = digest(task), len(task), registered
         self._clip_norms, self._grid = np.asarray(clip_norms, np.float64), mechanism.grid(clip_norms)
         leaves, self._structure = jax.tree.flatten(params)
@@ -91,8 +92,8 @@ class Aggregator:
             if refused.code is Code.FROZEN and device not in self.lacking:
                 self.lacking.append(device)
                 return code
-        except Exception:  # an error that is not foreseen: the sums are as they were, and the other devices count
-            log.exception("the answer of %s cannot be counted", device)
+        except Exception:  # noqa: BLE001 -- not foreseen: the sums are as they were, and the other devices count
+            self._say(f"the answer of {device} cannot be counted\n{traceback.format_exc()}")
             code = Code.FAILED.value
         self._codes[device] = code
         return code

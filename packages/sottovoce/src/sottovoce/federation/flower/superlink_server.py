@@ -196,9 +196,12 @@ class SuperLinkServer:
             if owing and time.monotonic() > looked + AGAIN:
                 looked = time.monotonic()
                 self._look_after_processes()
-                owing -= self._gone(owing, looked - began)
+                gone = self._gone(owing, looked - began)
+                owing -= gone
+                for name in sorted(gone):
+                    exchange.say(f"{name} did not answer: the connection is lost")
         if late := ", ".join(sorted(owing)):
-            log.warning("%s: no answer in %g s (--seconds) from %s", exchange.name, exchange.seconds, late)
+            exchange.say(f"{exchange.name}: no answer in {exchange.seconds:g} s (--seconds) from {late}")
 
     def _gone(self, owing: set[str], seconds: float) -> set[str]:
         """Devices that left, of those that owe an answer since some seconds.
@@ -211,10 +214,7 @@ class SuperLinkServer:
         except httpx.HTTPError as error:  # the next exchange by Flower sees to it
             log.debug("the SuperLink does not answer: %s", error)
             here = silent
-        gone = {name for name in silent if name not in here or not self._line.has(name)}
-        for name in sorted(gone):
-            log.warning("%s did not answer: the connection is lost", name)
-        return gone
+        return {name for name in silent if name not in here or not self._line.has(name)}
 
     def _by_flower(self, exchange: Exchange) -> Iterator[tuple[str, bytes]]:
         self._last_reply = time.monotonic()  # it is not asked between exchanges
@@ -248,7 +248,7 @@ class SuperLinkServer:
         exchange = pending.exchange
         if pending.sent:
             names = ", ".join(sorted(pending.sent.values()))
-            log.warning("%s: no answer in %g s (--seconds) from %s", exchange.name, exchange.seconds, names)
+            exchange.say(f"{exchange.name}: no answer in {exchange.seconds:g} s (--seconds) from {names}")
         if self._mailbox is not None:
             # A device would wait into the next exchange for the rest of a message that was sent in part.
             self._mailbox.take_back([*pending.sent, *(message.metadata.message_id for message, _ in pending.unsent)])
@@ -279,7 +279,7 @@ class SuperLinkServer:
             # By the message that it replies to: Flower answers for a device that is lost.
             name = pending.sent.pop(reply.to, None)
             if name is not None and reply.error is not None:
-                log.warning("%s did not answer: %s", name, reply.error_text)
+                pending.exchange.say(f"{name} did not answer: {reply.error_text}")
                 pending.failed(name)
             elif name is not None:
                 pending.lost.pop(name, None)

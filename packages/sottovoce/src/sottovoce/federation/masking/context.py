@@ -17,5 +17,5 @@ def bind(purpose: str, *parts: str | bytes) -> bytes:
 
 def context_of(task: Task, task_digest: str) -> str:
     """The name of one masked round. Devices that were sent different models do not understand one another."""
-    facts = (task.federation, task.run, str(task.round), task.attempt, task_digest)
+    facts = (task.federation, task.run, str(task.round), task_digest)
     return sha256(bind("context", *facts)).hexdigest()

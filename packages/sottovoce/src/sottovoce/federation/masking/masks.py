@@ -24,6 +24,7 @@ from sottovoce_evidence.errors import SottoError
 SEED = 16  # bytes of what is shared: an element of GF(2^128)
 KEY = 32
 CHUNK = 2**14  # numbers whose stream is made at once, so that it stays in the cache; both sides must use the same
+EXACT = 6  # bytes of a number that is divided in float64, and comes out of that as it was
 PLANES = {4: ("<u4",), 5: ("<u4", "u1"), 6: ("<u4", "<u2"), 8: ("<u8",)}  # by width: one plane, or two
 
 
@@ -62,9 +63,10 @@ def width_for(users: int, noise: int = 0) -> int:
     Guarantee: the sum of contributions of so many users, each within 2^27 steps, is told apart from all others.
     """
     bound, spare = users * 2**BITS + noise, 1 if noise else 2  # bits: one is for the sign
-    fits = [width for width in PLANES if bound.bit_length() <= 8 * width - spare]
+    most = EXACT if noise else max(PLANES)
+    fits = [width for width in PLANES if width <= most and bound.bit_length() <= 8 * width - spare]
     if not fits:
-        raise SottoError(f"a masked sum over {users:,} users needs more than 64 bits; register fewer users")
+        raise SottoError(f"a masked sum over {users:,} users needs more than {8 * most} bits; register fewer users")
     return min(fits)
 
 
