@@ -129,10 +129,10 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
     assert kept == found
     told = sotto("audit", "canaries", run)
     assert told.status == 0
-    assert "audited: the model itself" in told.out
-    assert "not contradicted" in told.out
+    assert "of this model" in told.out
+    assert "CONTRADICTED" not in told.out
     assert "released weights" in told.out
-    assert "means:   an attacker with the" in told.out
+    assert "means: an attacker with the" in told.out
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_twin_is_trained_for_a_run_without_canaries_and_not_kept(sotto: Sotto,
     before = files_of(run), files_of(world.store)
     told = sotto("audit", "canaries", run, *settings())
     assert told.status == 0, told.err
-    assert "a copy that was trained for this audit alone" in told.out
+    assert "a copy trained for the audit" in told.out
     after = files_of(run)
     assert {name for name in after if name not in before[0]} == {"audit", "audit/canaries.json", "audit/canaries.png"}
     assert {name: after[name] for name in before[0]} == before[0]
