@@ -88,8 +88,8 @@ class World:
         recipe = Recipe().replace(
             local={"batch": 1, "unroll": TOKENS, "learning_rate": 10.0},
             privacy={**privacy, "delta": DELTA, "secrets": "seeded"},
-            run={"rounds": ROUNDS, "block": 64, "devices": 1},
-            audit={"users": canaries, "prefix": 2, "words": TOKENS - 4, "seed": seed},
+            run={"rounds": ROUNDS, "seed": seed, "block": 64, "devices": 1},
+            audit={"users": canaries, "prefix": 2, "words": TOKENS - 4},
         )
         model = Bigrams(jnp.zeros((vocabulary.size, vocabulary.size)))
         return World(assemble(recipe, store, model=model), store, canaries, seed)

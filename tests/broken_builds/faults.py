@@ -1189,18 +1189,6 @@ def clipped_denominator_like_the_fixed_one():
     ClippedDenominator.sensitivity = lambda self, norm_bound: norm_bound / (1 + self.least_weight)
 
 
-@caught_by(
-    "unit/privacy/test_mechanism.py",
-    "test_weight_aware_clipping_is_refused_with_the_clipped_denominator",
-    guards="denominator",
-)
-def lemma_as_printed():
-    """Weight-aware clipping with the clipped denominator."""
-    from sottovoce.privacy.estimators import ClippedDenominator
-
-    ClippedDenominator.takes_weighted_clip = True
-
-
 # --- adaptive clipping and schedules ---------------------------------------------------------------------------------
 
 
@@ -1639,7 +1627,7 @@ def one_coin_for_all_examples_of_a_user():
     from sottovoce.privacy.sampling import Examples, Poisson
 
     def sample(self, people, key, round_number=0):
-        users = Poisson(self.example_rate, self.hardened).sample(range(len(people) // self.examples_per_user), key)
+        users = Poisson(self.example_rate).sample(range(len(people) // self.examples_per_user), key)
         return np.ravel(users[:, None] * self.examples_per_user + np.arange(self.examples_per_user))
 
     Examples.sample = sample

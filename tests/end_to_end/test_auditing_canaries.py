@@ -57,7 +57,7 @@ def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
 def test_the_claim_is_that_of_the_declared_population(planted: Path, world: World) -> None:
     """q and W are the people's: with canaries the same is declared, charged, and divided by."""
     with_them, without = (parse_json((run / "privacy.json").read_text()) for run in (planted, world.run))
-    for name in ("epsilon", "declared", "mechanism", "charged"):
+    for name in ("epsilon", "privacy", "mechanism", "charged"):
         assert with_them[name] == without[name]
     assert [line["event"] for line in read_lines(planted / "ledger.jsonl")[1:]] == [
         line["event"] for line in read_lines(world.run / "ledger.jsonl")[1:]

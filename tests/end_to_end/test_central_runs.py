@@ -37,7 +37,7 @@ def test_a_central_run_learns_and_says_what_it_is(store, tmp_path):
     result = sottovoce.train(central(store), tmp_path / "run")
     assert result.ended == "finished"
     assert not result.statement.private
-    assert result.statement.mechanism.algorithm == "central"
+    assert result.statement.algorithm == "central"
     assert result.statement.mechanism.clip_norm is None
     record = [json.loads(line) for line in (tmp_path / "run" / "record.jsonl").read_text().splitlines()]
     assert [line["round"] for line in record if "evaluation" in line] == [2, 4, 6]

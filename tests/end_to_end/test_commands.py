@@ -185,7 +185,7 @@ def test_entropy_makes_two_runs_of_one_seed_differ_and_seeded_secrets_are_owned_
     assert one["recipe.toml"] == two["recipe.toml"]
     assert one["model/weights.safetensors"] != two["model/weights.safetensors"]
     for run, secrets in ((world.run, "seeded"), (tmp_path / "one", "entropy")):
-        assert parse_json((run / "privacy.json").read_text())["secrets"] == secrets
+        assert parse_json((run / "privacy.json").read_text())["privacy"]["secrets"] == secrets
 
 
 def test_train_tells_people_of_every_step_without_a_terminal(sotto: Sotto, world: World, tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_an_experiment_shows_an_infinite_epsilon_everywhere(sotto: Sotto, world:
     statement = parse_json((run / "privacy.json").read_text())
     assert statement["private"] is False
     assert {statement[name] for name in ("epsilon", "epsilon_spent", "epsilon_store")} == {"infinity"}
-    assert statement["mechanism"]["mode"] == "experiment"
+    assert statement["privacy"]["mode"] == "experiment"
     answer = sotto("resume", run, "--json").json()
     assert (answer["epsilon"], answer["private"]) == ("infinity", False)
     # It is no private run, so it spends nothing of what the store's people were promised.

@@ -50,10 +50,10 @@ def test_every_round_is_charged_for_all_examples_of_a_user(run):
 def test_the_statement_says_that_the_unit_is_a_user_and_what_is_sampled(run):
     statement = run.statement
     assert statement.relation == "add-or-remove-one-user"
-    assert (statement.declared.examples_per_user, statement.declared.example_tokens) == (4, 4)
-    assert statement.declared.example_rate == EVENT.example_rate
-    assert statement.declared.user_rate == EVENT.user_rate
-    assert statement.declared.total_weight == 144
+    assert (statement.privacy.examples_per_user, statement.example_tokens) == (4, 4)
+    assert statement.privacy.rate == EVENT.example_rate
+    assert statement.mechanism.user_rate == EVENT.user_rate
+    assert statement.privacy.declared_weight == 144
     assert statement.mechanism.noise_std == pytest.approx(2.0 * 0.3 / 30)
     assert statement.mechanism.sensitivity == pytest.approx(0.01)  # to one example
 
@@ -81,13 +81,11 @@ def test_a_release_is_verified_and_one_that_charges_less_is_not(store, tmp_path)
     assert release_run(made.path, tmp_path / "out").released
     assert verify_release(tmp_path / "out").verified
     statement = json.loads((tmp_path / "out" / "privacy.json").read_text())
-    for key, value in (("examples_per_user", 8), ("example_rate", 0.5)):
-        changed = {**statement, "declared": {**statement["declared"], key: value}}
+    for key, value in (("examples_per_user", 8), ("cohort", 0.5)):
+        changed = {**statement, "privacy": {**statement["privacy"], key: value}}
         changed.pop("check", None)
         (tmp_path / "out" / "privacy.json").write_bytes(pretty(sealed(changed)))
-        assert f"declared.{key} is {value}" in " ".join(
-            check.found for check in verify_release(tmp_path / "out").checks
-        )
+        assert f"privacy.{key} is {value}" in " ".join(check.found for check in verify_release(tmp_path / "out").checks)
 
 
 @pytest.mark.slow

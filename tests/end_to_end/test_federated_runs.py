@@ -61,8 +61,8 @@ def test_a_run_over_devices_looks_like_any_other(federation, tmp_path, capsys):
     assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent()) == 3
     said = json.loads((run / "privacy.json").read_text())
     assert said["private"] is True
-    assert {"watchers", "server", "late_silos", "silos_draw"} <= set(said["not_covered"])
-    assert (said["federation"]["devices"], said["federation"]["keys_made_by_server"]) == (3, 3)
+    assert {"watchers", "server", "silos"} <= set(said["not_covered"])
+    assert (said["registered"]["devices"], said["registered"]["keys_made_by_server"]) == (3, 3)
     assert "epsilon_server" not in said  # it sees every update
     # Nobody's numbers are in what is public; how devices answered is for the owner.
     assert set(Lines(run / "record.jsonl").read()[0]) == {"round", "epsilon", "delta", "clip_norm", "noise_std"}
@@ -119,7 +119,7 @@ def test_correlated_noise_over_devices_asks_only_who_is_free(phones, tmp_path):
     answers = Counter(code for line in Lines(run / "diagnostics.jsonl").read() for code in line["answers"])
     assert set(answers) <= {"joined", "away"}  # away: not asked
     statement = result.statement
-    assert statement.mechanism.correlation.noise == "banded"
+    assert statement.privacy.noise == "banded"
     assert result.epsilon_realised is None  # the users of a silo are not told apart
     assert "separated_rounds" in statement.not_covered
     assert call("release", run, "--out", tmp_path / "release", "--yes") == 0

@@ -50,7 +50,7 @@ def test_entropy_and_seed_are_kept_apart(unbroken, tmp_path):
     sottovoce.train(recipe.replace(privacy={"secrets": "entropy"}), out)
     assert results_of(out)["model/weights.safetensors"] != results_of(unbroken)["model/weights.safetensors"]
     statements = [json.loads((run / "privacy.json").read_text()) for run in (out, unbroken)]
-    assert [statement["secrets"] for statement in statements] == ["entropy", "seeded"]
+    assert [statement["privacy"]["secrets"] for statement in statements] == ["entropy", "seeded"]
     assert oct((out / "secrets").stat().st_mode)[-3:] == "700"
     assert all(oct(path.stat().st_mode)[-3:] == "600" for path in (out / "secrets").iterdir())
     assert oct((out / "diagnostics.jsonl").stat().st_mode)[-3:] == "600"

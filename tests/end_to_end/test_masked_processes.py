@@ -61,4 +61,4 @@ def test_devices_add_the_noise_and_the_server_opens_sums_that_have_it(real_world
     said = json.loads((run / "privacy.json").read_text())
     assert math.inf > said["epsilon_server"] > said["epsilon"]
     assert said["mechanism"]["devices"]["participations"] == 2
-    assert said["federation"].get("keys_made_by_server", 0) == 0
+    assert said["registered"].get("keys_made_by_server", 0) == 0

@@ -215,12 +215,8 @@ def test_noise_is_found_for_an_epsilon_and_kept_in_the_recipe(recipe, tmp_path):
         ({"noise_schedule": [[1, 1.0], [3, 0.5], [3, 0.25]]}, "must increase"),
         ({"noise_schedule": [[1, 1.0], [7, 0.5]]}, "run.rounds=6"),
         ({"clip_schedule": [[1, 1.0], [3, 0.5]], "adaptive_quantile": 0.5}, "keep one"),
-        ({"clip_path": "linear"}, "two pairs"),
         ({"adaptive_quantile": 0.5}, "adaptive_bit_noise"),  # cohort/20 is too little for so few users
         ({"adaptive_quantile": 0.5, "clipping": "per_layer", "adaptive_bit_noise": 1.5}, "11 clipped parts"),
-        ({"layer_clip_norms": [1.0, 2.0]}, "for privacy.clipping='per_layer'"),
-        ({"clipping": "per_layer", "layer_clip_norms": [1.0, 2.0]}, "embedding, "),
-        ({"clip_weighted": True, "estimator": "clipped_denominator"}, "fixed denominator only"),
         ({"sampling": "fixed", "cohort": 9.5}, "whole number"),
         ({"weight_cap": 16.0}, "total_weight"),
         ({"mode": "experiment", "epsilon": 3.0}, "infinite"),
@@ -290,7 +286,7 @@ def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
         {"estimator": "clipped_denominator", "min_weight": 1e-45}, {"total_weight": 1e-60},
         {"noise_multiplier": 1e-200}, {"noise_schedule": [[1, 1e-9]]},
         {"noise_multiplier": 1e-200, "adaptive_quantile": 0.5, "adaptive_bit_noise": 9.0},
-        {"clipping": "per_layer", "layer_clip_norms": [1.0] * 10 + [1e-20]},
+        {"clipping": "per_layer", "clip_norm": 1e-9},
     ],
     ids=str,
 )  # fmt: skip

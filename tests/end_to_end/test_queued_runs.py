@@ -76,7 +76,7 @@ def test_with_a_least_separation_a_run_that_goes_on_has_the_same_cohorts_and_cha
     result = sottovoce.resume(tmp_path / "run")
     one = SampledGaussian(1.2, "fixed", 1.0, cohort=1, users=1)
     assert result.statement.epsilon == whole.statement.epsilon == accounting.epsilon([(one, 2)], 1e-3, "rdp")
-    text = "Each joins at most 2 of the planned rounds. Two rounds of one user are at least 4 apart"
+    text = "one user joins 2 planned rounds at most, two of them 4 rounds apart"
     assert text in prose(result.statement)
     kinds = [line["event"]["kind"] for line in charges(tmp_path / "run" / "ledger.jsonl")]
     assert kinds == ["sampled-gaussian", *["covered"] * 3, "sampled-gaussian", "covered"]

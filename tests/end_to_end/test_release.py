@@ -176,7 +176,7 @@ FAULTS: list[tuple[Callable[[Path], object], str]] = [
     (edit("ledger.jsonl", '"attempt"', '"at'), "is damaged"),
     (edit("recipe.toml", "rounds = 4", "rounds = 3"), "edited after the run began"),
     (edit("recipe.toml", 'secrets = "entropy"', 'secrets = "seeded"'), "anyone who knows run.seed=3"),
-    (edit("privacy.json", '"count": 4', '"count": 3'), "the statement's charges come to ε = "),
+    (edit("privacy.json", "},\n      4\n", "},\n      3\n"), "the statement's charges come to ε = "),
     (edit("privacy.json", '"epsilon": 2.', '"epsilon": 1.'), "not what recipe and charges come to: epsilon"),
     (edit("privacy.json", '"run": "', '"run": "0'), "the statement of another run"),
     (edit("privacy.json", '"private": true', '"private": false'), "gives no guarantee"),
@@ -220,7 +220,7 @@ def test_what_would_not_verify_is_refused_before_anything_is_erased(sotto: Sotto
     before, people = files_of(ready), files_of(store_of(ready))
     told = sotto("release", ready, "--out", tmp_path / "out", "--yes")
     assert told.status == 1, told
-    fault = "record: round 1 has noise of standard deviation 1."
+    fault = "record: round 1 has clip norm 1 and noise of standard deviation 1."
     assert f"not released: {ready}\n- `sotto verify` of the release would fail: {fault}" in told.out
     assert not (tmp_path / "out").exists()
     assert files_of(ready) == before

@@ -166,10 +166,9 @@ def test_all_others_send_the_same_to_the_bit(stores, network, sampler, seats):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("hardened", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["standard", "hardened"])
-def test_with_coins_one_person_moves_the_rounds_they_join_alone(stores, network, world, hardened):
+def test_with_coins_one_person_moves_the_rounds_they_join_alone(stores, network, world):
     """A coin for each who is in either world: of those who are in both, it is the same one."""
-    base, other, sampler = stores["base"], stores[world], Poisson(0.4, hardened)
+    base, other, sampler = stores["base"], stores[world], Poisson(0.4)
     everybody = sorted(set(base.names.tolist()) | set(other.names.tolist()))
     differ = set(base.names.tolist()) ^ set(other.names.tolist()) or {int(base.names[_row_of(base, "p4")])}
     largest = 0.0

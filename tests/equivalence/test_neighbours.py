@@ -67,11 +67,6 @@ LAYERS = {"clip_norm": S, "clip_norms": PerLayerClip.even(S, 11).clip_norms}
 BOUNDED = {name.replace("_", " "): name for name, kind in clipping.CLIPS.items() if kind.bounded}
 CLIPS = {
     **{shown: clipping.CLIPS.build(name, **LAYERS) for shown, name in BOUNDED.items()},
-    **{
-        f"{shown}, weight-aware": clipping.CLIPS.build(name, **LAYERS, weight_aware=True)
-        for shown, name in BOUNDED.items()
-        if clipping.CLIPS[name].takes("weight_aware")
-    },
     "per layer, given": PerLayerClip(tuple(S * share for share in (0.9, *([0.1] * 10)))),
 }
 ESTIMATORS = {
@@ -84,7 +79,6 @@ TRACKING = QuantileTracking(0.5, 0.2, bit_noise=2.0, cohort=2.0)
 SCHEDULES = {
     "constant": ({}, [(1, None)]),
     "clip norm by steps": ({"clip_schedule": Schedule(((1, 1.0), (3, 0.2)))}, [(2, None), (3, None)]),
-    "clip norm by a path": ({"clip_schedule": Schedule(((1, 1.0), (9, 0.3)), "geometric")}, [(4, None)]),
     "noise by steps": ({"noise_schedule": Schedule(((1, 2.0), (3, 0.5)))}, [(2, None), (3, None)]),
     "adaptive": ({"tracking": TRACKING}, [(1, 1.0), (6, 0.3)]),
 }  # fmt: skip
@@ -103,8 +97,7 @@ class Replay:
 
     def mechanisms(self, sampler):
         for estimator, (name, (options, _)) in itertools.product(ESTIMATORS, SCHEDULES.items()):
-            if not (self.clip.weight_aware and estimator != "fixed"):
-                yield name, Mechanism(sampler, self.clip, ESTIMATORS[estimator], Z, **options)
+            yield name, Mechanism(sampler, self.clip, ESTIMATORS[estimator], Z, **options)
 
     def query(self, mechanism, users, cohort, clip_norms):
         names = (tuple(map(tuple, users)), tuple(cohort), tuple(clip_norms))
@@ -169,7 +162,7 @@ def test_replacing_a_user_moves_a_round_by_at_most_twice_the_sensitivity(model, 
     assert largest > 1.0, "nobody moved a round further than adding a user may, so the test shows little"
 
 
-@pytest.mark.parametrize("sampler", [Poisson(0.5), Poisson(0.5, hardened=True), FixedSize(10, 40)], ids=str)
+@pytest.mark.parametrize("sampler", [Poisson(0.5), FixedSize(10, 40)], ids=str)
 def test_a_user_who_is_not_drawn_changes_nothing(model, vocabulary, sampler):
     secret = Secrets.seeded(4).keys(1).sampling
     drawn = set(sampler.sample(range(40), secret).tolist())

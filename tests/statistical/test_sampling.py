@@ -43,10 +43,9 @@ def joined(sampler, rounds=ROUNDS, users=USERS) -> np.ndarray:
     return table
 
 
-@pytest.mark.parametrize("hardened", [False, True], ids=["standard", "hardened"])
 @pytest.mark.parametrize("rate", first_of([0.3, 0.02, 0.9]))
-def test_every_user_joins_at_the_declared_rate(rate, hardened):
-    table = joined(Poisson(rate, hardened))
+def test_every_user_joins_at_the_declared_rate(rate):
+    table = joined(Poisson(rate))
 
     def p_value(claimed):
         expected = ROUNDS * claimed
@@ -164,9 +163,8 @@ def test_the_cost_depends_on_the_cohort_not_on_the_users(monkeypatch):
     assert sum(drawn) < 3000  # not a coin for each of 10^9 users
 
 
-@pytest.mark.parametrize("hardened", [False, True], ids=["standard", "hardened"])
-def test_fixed_size_draws_exactly_that_many_different_users_evenly(hardened):
-    table = joined(FixedSize(12, USERS, hardened))
+def test_fixed_size_draws_exactly_that_many_different_users_evenly():
+    table = joined(FixedSize(12, USERS))
     assert set(table.sum(1)) == {12}
     expected = ROUNDS * 12 / USERS
     chi = np.sum((table.sum(0) - expected) ** 2 / (expected * (1 - 12 / USERS)))

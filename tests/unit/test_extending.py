@@ -62,7 +62,7 @@ def exact_norm(tree) -> float:
 def test_a_clip_of_ones_own_is_trained_and_keeps_its_bound(run_block, store, capsys):
     made = run_block("clip")
     shown = capsys.readouterr().out
-    assert "clipped to L2 norm 0.5 (normalise, every step)" in shown
+    assert "to L2 norm 0.5 (normalise, every step)" in shown
     assert shown.endswith("<Verification of released: not checked: own code>\n")
     clip, recipe = made["Normalise"](0.5), made["recipe"]
     for length in (0.0, 1e-20, 9e-20, 1e-3, 0.5, 7.0, 1e30):
@@ -152,7 +152,7 @@ def test_a_sampler_of_ones_own_is_planned_charged_and_stated(run_block, tmp_path
     )
     run = sv.train(recipe, tmp_path / "run")
     assert run.statement.epsilon == pytest.approx(plan.epsilon)
-    assert "Users join a round by everyone sampling (60 of 60 declared)" in prose(run.statement)
+    assert "sampling: everyone, of the owner's own code" in prose(run.statement)
     charged = read_ledger(tmp_path / "run" / "ledger.jsonl").spent
     assert charged == [(made["AllJoin"](z), 2)]
     assert event_from_json(made["AllJoin"](z).to_json()) == made["AllJoin"](z)

@@ -127,7 +127,7 @@ def state_again(folder: Path, evidence: Evidence) -> None:
     statement = state(evidence)
     write_json(folder / FACTS, evidence.facts.to_json())
     write_json(folder / STATEMENT, statement.to_json())
-    (folder / README).write_text(readme(Released.of(folder, statement, evidence.recipe), SIGNER))
+    (folder / README).write_text(readme(Released.of(folder, statement), SIGNER))
     sign_folder(folder, KEY, RELEASE)
 
 

@@ -9,11 +9,12 @@ import pytest
 from releases import evidences
 
 from sottovoce_evidence.adversaries import adversaries
-from sottovoce_evidence.statement import FederationFacts, Registered, Statement, state
+from sottovoce_evidence.recipe import Federation
+from sottovoce_evidence.statement import Registered, Statement, state
 
 NOISED = state(evidences()["masked"])  # of 8 survivors, 2 of which may collude
 SUMMED = replace(NOISED, federation=replace(NOISED.federation, noise="server"), epsilon_server=None)
-PLAIN = replace(SUMMED, federation=FederationFacts(9, keys_made_by_server=9))
+PLAIN = replace(SUMMED, federation=Federation())
 
 
 def against(statement: Statement) -> dict[str, float | None]:

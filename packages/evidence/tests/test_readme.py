@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from releases import PLAIN, evidences, write
+from releases import evidences, write
 
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 from sottovoce_evidence.readme import TAGS, Released, readme
 from sottovoce_evidence.statement import Published, StartFacts, Statement, state
-from sottovoce_evidence.statement_text import epsilon_text, paragraphs, plain, prose, uncovered_texts
+from sottovoce_evidence.statement_text import epsilon_text, paragraphs, plain, prose, rows, uncovered_texts
 
 yaml = pytest.importorskip("yaml")
 
@@ -19,7 +19,6 @@ STATEMENT = state(evidences()["poisson"])
 FIGURES = {"users": 200, "top1": 0.172, "top3": 0.3, "perplexity": 97.5}
 ABOUT = Released(
     statement=STATEMENT,
-    recipe=PLAIN,
     card={
         "code": "lstm",
         "model": {"kind": "lstm", "embedding": 96, "hidden": 256},
@@ -76,6 +75,7 @@ def test_it_has_the_whole_statement_and_what_is_not_covered():
     text = about()
     assert f"**ε = {epsilon_text(STATEMENT.epsilon)} at δ = {plain(STATEMENT.delta)}**" in text
     assert all(paragraph in text for paragraph in paragraphs(STATEMENT))
+    assert all(f"| {name} | {'; '.join(lines)} |\n" in text for name, lines in rows(STATEMENT).items())
     assert all(f"- {reason}\n" in text for reason in uncovered_texts(STATEMENT))
     assert "None" not in text
 
@@ -88,25 +88,17 @@ def test_one_epsilon_has_one_figure_wherever_it_is_said():
         assert "8.60" not in text
 
 
-def test_it_says_how_the_model_was_trained():
-    lines = about().partition("## How it was trained")[2].splitlines()
-    rows = dict(line[2:-2].split(" | ") for line in lines[4:] if line.startswith("| "))  # below the head
-    assert rows["model"] == "lstm (embedding 96, hidden 256)"
-    assert rows["people"] == "5,000 declared; about 50 join each round (poisson)"
-    assert rows["rounds"] == "6 of 6 planned"
-    assert rows["clip norm, noise multiplier"] == "0.5, 1"
-    assert (rows["start"], rows["licence"]) == ("fresh weights", "apache-2.0")
+def test_it_says_what_the_model_is():
+    assert "| model | lstm (embedding 96, hidden 256) |" in about()
+    assert "| trained | 1,346,144 of 1,346,144 parameters |" in about()
+    assert "| licence | apache-2.0 |" in about()
     assert "| licence | not stated; ask the owner |" in about(published(license="other"))
-    begun = about(stated(start=START))
-    assert "| start | base english (weights 0c68ae32, public by its own card) |" in begun
-    assert "| text of the start | Wikipedia; CC BY-SA 4.0 |" in begun
     adapted = about(card={**ABOUT.card, "trained_parameters": 1_000, "adapter": {"rank": 4}})
-    assert "| trained | 1,000 of 1,346,144 parameters; the others are frozen (adapters of rank 4," in adapted
+    assert "| trained | 1,000 of 1,346,144 parameters (adapters of rank 4, beside" in adapted
 
 
 def test_a_row_of_a_table_is_one_row():
-    text = about(stated(start=replace(START, text="a | b")))
-    assert "| text of the start | a / b; CC BY-SA 4.0 |" in text
+    assert "trained on a / b (CC BY-SA 4.0)) |\n" in about(stated(start=replace(START, text="a | b")))
 
 
 def test_it_says_how_to_use_it_and_where_to_get_what_checks_it():
@@ -139,7 +131,7 @@ def test_an_evaluation_before_the_last_round_is_not_that_of_the_model():
 
 def test_private_accuracy_takes_the_place_of_exact_accuracy():
     text = about(stated(private_accuracy=ACCURACY, epsilon_held_out=2.7))
-    assert "**Private accuracy** on about 310 held-out users (ε = 2 at δ = 1e-6 for each): top-1 15.00% ± 1.00" in text
+    assert "**Private accuracy** on about 310 held-out users: top-1 15.00% ± 1.00" in text
     for shown in ("Exact accuracy", "17.2%", "always “the”"):
         assert shown in about()
         assert shown not in text
@@ -151,8 +143,8 @@ def test_private_accuracy_takes_the_place_of_exact_accuracy():
 def test_it_is_made_of_the_files_of_a_release(name, tmp_path):
     evidence = evidences()[name]
     folder = write(tmp_path / name, evidence)
-    found = Released.of(folder, state(evidence), evidence.recipe)
+    found = Released.of(folder, state(evidence))
     assert (len(found.record), found.baselines, found.onnx) == (7, {}, False)
     assert front(readme(found, "SHA256:abc"))["license"] == "apache-2.0"
     (folder / "record.jsonl").unlink()
-    assert Released.of(folder, state(evidence), evidence.recipe).record == []
+    assert Released.of(folder, state(evidence)).record == []

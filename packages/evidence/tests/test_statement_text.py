@@ -1,10 +1,9 @@
-"""The sentences of a statement follow from its facts: here are those that carry the guarantee, and their figures."""
+"""What a person reads of a statement follows from its facts: what carries the guarantee, and its figures."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import get_args
 
 import pytest
 from releases import WORDS, evidences
@@ -12,11 +11,12 @@ from releases import WORDS, evidences
 from sottovoce_evidence.accounting import SampledGaussian, rounded_up
 from sottovoce_evidence.accounting.events import ADDED, REPLACED
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
+from sottovoce_evidence.recipe import Federation
 from sottovoce_evidence.statement import (
+    NOT_COVERED,
     AuditOutcome,
     CanarySummary,
     EarlierRun,
-    NotCovered,
     Registered,
     StartFacts,
     Statement,
@@ -27,9 +27,9 @@ from sottovoce_evidence.statement_text import (
     epsilon_text,
     format_value,
     pairs,
-    paragraphs,
     plain,
     prose,
+    rows,
     uncovered_texts,
     vocabulary_text,
 )
@@ -38,7 +38,6 @@ STATEMENTS = {name: state(evidence) for name, evidence in evidences().items()}
 PLAIN, MASKED = STATEMENTS["poisson"], STATEMENTS["masked"]
 START = StartFacts("c0ffee00" * 8, "public")
 EARLIER = replace(START, trained_on="private", runs=(EarlierRun("feed", 2.0, 1e-6),))
-ROUND_1 = "These are figures of round 1."
 
 
 def stated(name: str = "poisson", **privacy: object) -> Statement:
@@ -58,8 +57,10 @@ def test_the_guarantee_has_epsilon_and_delta_rounded_up(name):
     assert f"by a factor of at most e^{shown} (plus 1e-6) when the whole text of any one person" in text
     assert "not for those held out" in text
     if statement.epsilon_replaced is not None:
-        replaced = f"When it is replaced by any other, the factor is at most e^{rounded_up(statement.epsilon_replaced)}"
-        assert replaced in text
+        assert (
+            f"all planned rounds, when one user is replaced by another: {rounded_up(statement.epsilon_replaced)}"
+            in text
+        )
     assert "None" not in text
 
 
@@ -67,36 +68,38 @@ def test_what_a_guarantee_is_for_is_told_by_its_relation():
     assert "any one person it was trained on is added or removed." in prose(PLAIN)
     fixed = stated(sampling="fixed")
     assert "any one person it was trained on is replaced by any other, added or removed." in prose(fixed)
-    assert "When it is replaced" not in prose(fixed)
+    assert "when one user is replaced" not in prose(fixed)
 
 
 def test_without_a_guarantee_there_is_none_in_words():
     text = prose(stated(mode="none", clipping="none", noise_multiplier=None))
     assert text.startswith("This run gives no privacy guarantee: ε is infinite.")
     assert "satisfies" not in text
+    assert rows(stated(mode="none", clipping="none", noise_multiplier=None))["ε"] == ["infinite"]
     assert "Not covered" not in text
 
 
-def test_what_is_not_covered_is_the_last_paragraph_and_no_part_of_the_others():
-    uncovered = uncovered_texts(PLAIN)
-    assert prose(PLAIN).split("\n\n") == [*paragraphs(PLAIN), f"Not covered: {'; '.join(uncovered)}."]
-    assert not any(text in " ".join(paragraphs(PLAIN)) for text in uncovered)
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_a_reviewer_finds_every_fact_in_its_row(name):
+    found = rows(STATEMENTS[name])
+    needed = {"unit", "protects", "relation", "ε", "δ", "accountant", "rounds", "sampling", "declared", "clip", "noise"}
+    needed |= {"estimator", "vocabulary", "start", "secrets", "training", "software"}
+    needed |= {"masked": {"who sees what", "against the server"}, "chosen": {"chosen"}}.get(name, set())
+    assert needed <= found.keys()
+    assert all(lines and all(lines) for lines in found.values())
 
 
-@pytest.mark.parametrize("code", get_args(NotCovered))
-def test_all_that_may_be_uncovered_has_a_text_of_its_own(code):
-    (text,) = uncovered_texts(replace(MASKED, not_covered=(code,)))
-    others = {other: uncovered_texts(replace(MASKED, not_covered=(other,))) for other in get_args(NotCovered)}
-    assert [other for other, found in others.items() if found == [text]] == [code]
+def test_what_is_not_covered_is_the_last_paragraph():
+    assert prose(PLAIN).split("\n\n")[-1] == f"Not covered: {'; '.join(uncovered_texts(PLAIN))}."
 
 
-def test_who_is_trusted_is_named_with_its_figures():
-    (server,) = uncovered_texts(replace(PLAIN, not_covered=("server",)))
-    assert "before the noise is in, and is trusted to keep none of it" in server
-    (more,) = uncovered_texts(replace(MASKED, not_covered=("server_with_more",)))
-    assert more == "the server with more than 2 devices that collude with it"
-    kept = replace(MASKED, not_covered=("kept_keys",), federation=replace(MASKED.federation, keys_made_by_server=3))
-    assert "if it kept the keys of 3 devices" in uncovered_texts(kept)[0]
+def test_all_that_may_be_uncovered_has_a_text_of_its_own():
+    statement = replace(MASKED, not_covered=tuple(NOT_COVERED))
+    texts = uncovered_texts(statement)
+    assert len(set(texts)) == len(NOT_COVERED)
+    assert not any("{" in text for text in texts)
+    kept = replace(MASKED, not_covered=("kept_keys",), registered=Registered(9, 3))
+    assert "if it kept the 3 device keys" in uncovered_texts(kept)[0]
     (shared,) = uncovered_texts(replace(PLAIN, not_covered=("shared_records",), owners_per_record=3))
     assert "up to 3 people own together" in shared
 
@@ -104,29 +107,29 @@ def test_who_is_trusted_is_named_with_its_figures():
 @pytest.mark.parametrize(
     ("facts", "sentence"),
     [
-        ({"starts": 3}, "Training was begun or resumed 3 times"),
-        ({"secrets": "seeded"}, "anyone who knows the seed can undo the noise"),
+        ({"starts": 3}, "training was begun or resumed 3 times"),
+        ({"privacy": replace(PLAIN.privacy, secrets="seeded")}, "anyone who knows the seed can undo the noise"),
         ({"practice": True}, "it was trained on synthetic people"),
         ({"rounds_done": 2}, "(projected: ε is that of all 6 planned rounds; 2 of them are done)"),
-        ({"relation_store": REPLACED}, "at the same δ, when one user is replaced by another."),
-        ({"store_gone": True}, "ε was 50 at the same δ, when this run ended."),
-        ({"epsilon_store": math.inf}, "ε is not known to be finite at the same δ"),
-        ({"start": START}, "The model began with weights c0ffee00, public by its own card."),
-        ({"start": replace(START, declared=True)}, "weights c0ffee00, declared public by the owner."),
-        ({"start": replace(START, trained_on="unknown")}, "weights c0ffee00, of unknown origin."),
+        ({"relation_store": REPLACED}, "on the store, when one user is replaced by another"),
+        ({"store_gone": True}, "all private runs on the store, when this run ended: 50"),
+        ({"epsilon_store": math.inf}, "all private runs on the store: not known to be finite"),
+        ({"start": START}, "start: weights c0ffee00, public by its own card"),
+        ({"start": replace(START, declared=True)}, "weights c0ffee00, declared public by the owner"),
+        ({"start": replace(START, trained_on="unknown")}, "weights c0ffee00, of unknown origin"),
         (
             {"start": EARLIER},
             "of private runs on other people (feed: ε = 2 at δ = 1e-06; a person who is among them and among this "
-            "run's has at most the sum of all ε).",
+            "run's has at most the sum of all ε)",
         ),
         (
             {"start": replace(EARLIER, charged=((SampledGaussian(1.0, "poisson", 0.1), 3),))},
             "of private runs on the same people (feed), whose charges are part of its ε, if its noise and its "
-            "rounds were not chosen by their results.",
+            "rounds were not chosen by their results",
         ),
         ({"canaries": CanarySummary(40, 4, 6, "ab")}, "40 canary users, each in or out by a secret coin and 6 who"),
-        ({"registered": Registered(9)}, "trained on their own devices, which draw who joins"),
-        ({"registered": Registered(9), "min_separation": 5}, "keep count of the rounds that they join"),
+        ({"federation": Federation()}, "on users' own devices, which draw who joins"),
+        ({"federation": Federation(), "min_separation": 5}, "keep count of the rounds that they join"),
     ],
 )  # fmt: skip
 def test_a_fact_has_its_sentence(facts, sentence):
@@ -135,63 +138,50 @@ def test_a_fact_has_its_sentence(facts, sentence):
 
 
 @pytest.mark.parametrize(
-    ("privacy", "sentence"),
+    ("privacy", "name", "line"),
     [
-        ({}, "Every user joins a round independently with probability 0.01 (50 expected of 5,000 declared)"),
-        ({"sampling": "fixed"}, "Every round draws exactly 50 of 5,000 declared places"),
-        ({"sampling": "in_turn"}, "one of 100 groups (50 expected of 5,000 declared)"),
-        ({"sampling": "in_turn"}, "Each joins at most 1 of the planned rounds, without amplification by sampling"),
-        ({"sampling": "min_separation", "min_separation": 3, "participations": 2}, "Each joins at most 2 of the plan"),
-        ({"sampling": "min_separation", "min_separation": 3}, "Two rounds of one user are at least 3 apart."),
-    ],
-)
-def test_how_users_join_is_told_with_what_is_declared(privacy, sentence):
-    assert sentence in prose(stated(**privacy))
-
-
-@pytest.mark.parametrize(
-    ("privacy", "changes"),
-    [
-        ({}, []),
-        ({"clip_schedule": ((1, 4.0),), "noise_schedule": ((1, 2.0), (5, 2.0))}, []),
+        ({}, "sampling", "Poisson: every user joins a round independently, with probability 0.01"),
+        ({}, "declared", "5,000 users, 50 users a round expected, total weight W = 5,000"),
+        ({"sampling": "in_turn"}, "sampling", "one user joins 1 planned round at most, two of them 100 rounds apart"),
         (
-            {"clip_schedule": ((1, 4.0), (5, 1.0)), "clip_path": "geometric"},
-            ["schedule: 2 in round 1, 0.5 in round 5, on a geometric path between them, and constant after that."],
+            {"sampling": "min_separation", "min_separation": 3, "participations": 2},
+            "sampling",
+            "joins 2 planned rounds",
         ),
-        ({"clip_schedule": ((1, 2.0), (3, 0.5))}, ["schedule: 1 from round 1 on, 0.25 from round 3 on."]),
+        ({}, "clip", "a user's update, to L2 norm 0.5 (flat, every step)"),
+        ({"clip_schedule": ((1, 4.0), (5, 1.0))}, "clip", "in round 1"),
+        ({"clip_schedule": ((1, 4.0), (5, 1.0))}, "other settings", "clip schedule: [1, 4], [5, 1]"),
         (
             {"noise_schedule": ((1, 2.0), (5, 0.5))},
-            ["schedule: 2 from round 1 on, 0.5 from round 5 on; every round is charged its own."],
+            "noise",
+            "it follows a schedule, and every round is charged",
         ),
-        (
-            {"noise_schedule": ((1, 2.0), (5, 0.5)), "adaptive_quantile": 0.5, "adaptive_bit_noise": 5.0},
-            ["Update and counts together are charged the noise multiplier of their round.", "2 from round 1 on"],
-        ),
+        ({"noise_schedule": ((1, 2.0), (5, 0.5))}, "other settings", "noise schedule: [1, 2], [5, 0.5]"),
+        ({"adaptive_quantile": 0.5}, "noise", "2.5 on each count of clipped users, charged together with the update"),
+        ({"adaptive_quantile": 0.5}, "other settings", "adaptive quantile: 0.5"),
+        ({"weight_cap": 4.0, "total_weight": 100.0}, "other settings", "weight cap: 4"),
     ],
 )
-def test_what_changes_after_round_1_is_said(privacy, changes):
-    statement = stated(**privacy)
-    text, mechanism = prose(statement), statement.mechanism
-    assert text.count(ROUND_1) == bool(changes)
-    assert all(change in text for change in changes)
-    assert f"is clipped to L2 norm {mechanism.clip_norm:g} (" in text
-    assert f"standard deviation {mechanism.noise_std:.4g} (noise multiplier {mechanism.noise_multiplier:.4g})" in text
+def test_a_setting_is_told(privacy, name, line):
+    assert line in "; ".join(rows(stated(**privacy))[name])
+    mechanism = stated(**privacy).mechanism
+    assert f"of standard deviation {mechanism.noise_std:.4g} on every" in prose(stated(**privacy))
 
 
 def test_correlated_noise_is_told_over_the_run_and_over_a_round():
-    found = STATEMENTS["correlated"].mechanism.correlation
-    text = prose(STATEMENTS["correlated"])
-    assert f"one user may join the sensitivity is {found.sensitivity:.4g} times that of one round." in text
-    assert f"{found.noise_over_clip:.4g} times that of one round" in text
+    mechanism = STATEMENTS["correlated"].mechanism
+    (line,) = (line for line in rows(STATEMENTS["correlated"])["noise"] if "correlated" in line)
+    assert f"the run's sensitivity is {mechanism.run_sensitivity:.4g} times a round's" in line
+    assert f"is {mechanism.noise_multiplier * mechanism.run_sensitivity:.4g} times that of one round" in line
 
 
 def test_against_the_server_another_epsilon_is_told_with_who_may_collude():
-    text = prose(MASKED)
-    assert "any 6 honest ones together 0.8 times the clip norm. A sum is opened over 8 devices or more." in text
-    assert f"Against the server with up to 2 devices, ε is {epsilon_text(MASKED.epsilon_server)} at the same δ" in text
-    assert "Devices add noise before they send" in text
-    assert "simulation" not in text
-    assert "This run was a simulation" in prose(replace(MASKED, registered=None))
+    first, second = rows(MASKED)["against the server"]
+    assert f"ε = {epsilon_text(MASKED.epsilon_server)} at the same δ against the server with up to 2 devices" in first
+    assert second == "6 honest devices of a sum add 0.8 times the clip norm together"
+    assert "sum over 8 devices or more" in "; ".join(rows(MASKED)["who sees what"])
+    assert "simulation" not in prose(MASKED)
+    assert "this run was a simulation" in prose(replace(MASKED, registered=None))
 
 
 def test_words_that_were_found_in_peoples_text_are_told_with_their_cost():
@@ -199,8 +189,8 @@ def test_words_that_were_found_in_peoples_text_are_told_with_their_cost():
     assert WORDS in dict(statement.charged)
     assert "found in the users' own text with ε = " in prose(statement)
     assert "at δ = 1e-7, which is part of this run's ε" in prose(statement)
-    assert f"Training alone has ε = {rounded_up(statement.epsilon_training)} at the same δ." in prose(statement)
-    assert "Training alone" not in prose(PLAIN)
+    assert f"training alone: {rounded_up(statement.epsilon_training)}" in rows(statement)["ε"]
+    assert "training alone" not in prose(PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -225,19 +215,18 @@ def test_where_tokens_come_from(vocabulary, text):
 
 def test_the_best_of_several_runs_says_how_many_settings_and_that_their_number_is_secret():
     text = prose(STATEMENTS["chosen"])
-    assert "each with one of 3 settings, at random. Their number was drawn from a geometric distribution" in text
-    assert "is a secret" in text
+    assert "each with one of 3 settings at random" in text
+    assert "their number is a secret, drawn from a geometric distribution" in text
 
 
 def test_audits_and_private_accuracy_of_a_released_model():
     passed = AuditOutcome("rounds", "passed", would_notice=0.9078)
     text = prose(replace(PLAIN, audits=(passed, AuditOutcome("canaries", "not run"))))
-    assert "The model was audited by rounds before its release. The claim was not contradicted" in text
-    assert "The audit by rounds would have seen noise at 0.9 of its scale. It was not audited by canaries." in text
+    assert "audits: by rounds: passed, would have seen noise at 0.9 of its scale; by canaries: not run" in text
     found = PrivateAccuracy(terms=Terms(2.0, 1e-6, 2.2, 100, 18.4), users=310, targets=9, top1=0.15, top1_within=0.01)
     text = prose(replace(PLAIN, private_accuracy=found, epsilon_held_out=2.7))
     assert "measured privately, with ε = 2 at δ = 1e-6 for each of them" in text
-    assert "Over all private evaluations on them, ε is 2.7 at the same δ. This release has no exact figure" in text
+    assert "over all private evaluations ε is 2.7; this release has no exact figure of them" in text
     hidden = prose(replace(PLAIN, private_accuracy=replace(found, top1=None), epsilon_held_out=2.7))
     assert "the noise hides how well the model predicts them" in hidden
 
@@ -246,4 +235,4 @@ def test_values_are_written_as_a_person_writes_them():
     assert [plain(value) for value in (1e-6, 20_000, 1500.0, 0.5, True)] == ["1e-6", "20,000", "1,500", "0.5", "True"]
     assert format_value(ADDED) == "one user is added or removed"
     assert format_value([[1, 4.0], [10, 1.0]]) == "[1, 4], [10, 1]"
-    assert pairs({"clip_norm": None, "adaptive": {"bit_noise": 5.0}}) == ["clip norm: none", "adaptive: bit noise 5"]
+    assert pairs({"clip_norm": 5.0, "noise": "blt"}) == ["clip norm: 5", "noise: blt"]

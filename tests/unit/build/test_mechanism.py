@@ -43,11 +43,6 @@ def test_an_accountant_without_an_answer_for_the_sampling_is_refused():
         resolve(GOOD.replace(privacy={"sampling": "fixed", "accountant": "moments"}))
 
 
-def test_the_clip_norm_of_layers_is_that_of_the_whole_update():
-    layers = GOOD.replace(privacy={"clipping": "per_layer", "layer_clip_norms": [3.0, 4.0]})
-    assert resolve(layers).privacy.clip_norm == pytest.approx(5.0)
-
-
 def test_central_training_does_not_clip():
     central = GOOD.replace(run={"algorithm": "central"}, privacy={"mode": "none"})
     assert resolve(central).privacy.clipping == "none"
@@ -60,14 +55,6 @@ def test_central_training_does_not_clip():
 def test_samplers_are_of_the_declared_population(sampling, built):
     recipe = GOOD.replace(privacy={"sampling": sampling}, run={"seed": 7})
     assert build_mechanism(recipe, ["one"]).sampler == built
-
-
-@pytest.mark.parametrize("sampling", ["poisson", "fixed"])
-def test_cohorts_are_drawn_by_a_cipher_unless_the_recipe_says_otherwise(sampling):
-    drawn = GOOD.replace(privacy={"sampling": sampling})
-    assert build_mechanism(resolve(drawn), ["one"]).sampler.generator == "ChaCha20"
-    quick = drawn.replace(privacy={"randomness": "standard"})
-    assert build_mechanism(resolve(quick), ["one"]).sampler.generator == "Philox"
 
 
 @pytest.mark.parametrize(

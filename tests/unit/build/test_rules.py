@@ -161,16 +161,13 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
         (case(privacy(clip_schedule=[[1, 1.0]], adaptive_quantile=0.5)), "both move the clip norm; keep one"),
         (case(privacy(clip_schedule=[[1, 1.0]], clipping="none")), "nothing to change: privacy.clipping='none'"),
-        (case(privacy(clip_path="linear")), "privacy.clip_path='linear' needs a clip_schedule of two pairs"),
         (case(privacy(mode="none", noise_schedule=[[1, 1.0]])), "no meaning in mode 'none', which adds no noise"),
         (case(privacy(sampling="in_turn", noise_schedule=[[1, 1.0], [5, 0.5]])), "keep the noise as it is"),
         (
             case({"server": {"schedule": [[1, 1.0], [11, 0.5]]}}),
             "server.schedule changes at round 11, and run.rounds=10",
         ),
-        (case(privacy(layer_clip_norms=[1.0, 1.0])), "for privacy.clipping='per_layer', not 'flat'"),
         (case(privacy(adaptive_quantile=0.5, clipping="none")), "an adaptive clip norm needs a clip"),
-        (case(privacy(clip_weighted=True, estimator="clipped_denominator")), "enough for the fixed denominator only"),
         (case(privacy(noise_bands=4)), "privacy.noise_bands has no meaning with privacy.noise='independent'"),
         (case(correlated(noise="blt", noise_coefficients=[0.5])), "privacy.noise_decays must be as many as"),
         (case(privacy(**EXPERIMENT), correlated()), "privacy.noise='banded' is for private runs"),
@@ -266,7 +263,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
     ],
     "model": [
-        (case(privacy(clipping="per_layer", layer_clip_norms=[1.0])), "has 1 norms, and the model 2 layers: a, b"),
         (case({"run": {"devices": 3}}), "run.devices=3 is more than the 1 there are"),
     ],
     "adapters": [
@@ -351,7 +347,6 @@ def test_a_good_recipe_is_not_refused(scope: str) -> None:
         (privacy(sampling="in_turn"),),
         (separated(),),
         (separated(min_separation=2, participations=2),),
-        (privacy(clip_schedule=[[1, 1.0], [10, 0.5]], clip_path="linear"),),
         (privacy(adaptive_quantile=0.5),),
         (ELS,),
         (ELS, privacy(cohort=70, estimator="clipped_denominator", adaptive_quantile=0.5)),

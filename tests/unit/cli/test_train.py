@@ -22,14 +22,13 @@ TRAIN = "sottovoce.commands.train.train"
 TRAFFIC = {"down": 2e6, "up": 1e6, "round": 3e8, "total": 6e9}
 
 
-def test_settings_start_and_delta_are_in_the_recipe_that_is_trained(sotto, stub, result, tmp_path, capsys):
+def test_settings_and_start_are_in_the_recipe_that_is_trained(sotto, stub, result, tmp_path, capsys):
     train = stub(TRAIN, result())
-    options = ["--set", "run.rounds=7", "--set", "run.seed=5", "--from", "before", "--allow-large-delta"]
+    options = ["--set", "run.rounds=7", "--set", "run.seed=5", "--from", "before"]
     sotto(["train", "demo", "--out", str(tmp_path / "new"), *options])
     recipe, out = train.places
     assert out == tmp_path / "new"
     assert (recipe.run.rounds, recipe.run.seed, recipe.model.initial) == (7, 5, "before")
-    assert recipe.privacy.allow_large_delta
     assert train.names["group"] is None
     train.names["before_timing"]()
     assert "timing this machine" in capsys.readouterr().err

@@ -31,7 +31,7 @@ def stated(noise_multiplier: float = 1.0, **privacy: object) -> Statement:
 
 def test_the_epsilon_of_the_realised_participation_is_no_part_of_a_statement():
     planned = stated()
-    over_the_run = planned.mechanism.correlation.sensitivity
+    over_the_run = planned.mechanism.run_sensitivity
     # Half the sensitivity is twice the noise multiplier.
     assert realised_epsilon(planned, over_the_run / 2) == stated(2.0).epsilon < planned.epsilon
     # More than planned cannot be; the planned ε is then shown, and never a smaller one.

@@ -87,7 +87,7 @@ def test_a_device_that_is_lost_between_phases_is_left_out():
 
 @pytest.fixture(scope="module")
 def assembly(store):
-    return assemble(tiny_recipe("nowhere", run={"rounds": 9}, federation={"silent_rounds": 2}), store)
+    return assemble(tiny_recipe("nowhere", run={"rounds": 9}), store)
 
 
 @pytest.mark.parametrize("said", [None, Code.LIMITS, Code.VERSION, Code.FAILED], ids=str)
@@ -97,15 +97,15 @@ def test_a_server_that_no_device_answers_stops_and_pays_no_more(assembly, vocabu
     devices = {name: Says(said) for name in roster.registered}
     paid = Paid()
     rounds = Coordinator(roster, InProcess(devices), 1.0).rounds(assembly, "r", assembly.start(assembly.model), paid)
-    assert [state.round for state, _ in islice(rounds, 2)] == [1, 2]
-    with pytest.raises(LostProcess, match=r"last 2 rounds \(.*: 2\).*silent_rounds = 2"):
+    assert [state.round for state, _ in islice(rounds, 3)] == [1, 2, 3]
+    with pytest.raises(LostProcess, match=r"last 3 rounds \(.*: 2\)"):
         next(rounds)
-    assert paid.rounds == [1, 2]
+    assert paid.rounds == [1, 2, 3]
 
 
 def test_one_device_that_takes_part_is_enough_and_who_is_asked_for_nothing_is_not_silent():
-    silence = Silence(2)
-    for answers in ({"away": 3}, {"away": 2, "joined": 1}, {"limits": 3}):
+    silence = Silence()
+    for answers in ({"away": 3}, {"away": 2, "joined": 1}, {"limits": 3}, {"away": 3}):
         silence.check()
         silence.note(answers, wanted=True)
     for _ in range(5):
@@ -167,16 +167,17 @@ class Here(InProcess):
 
 
 @pytest.fixture
-def play(store, vocabulary, tmp_path):
+def play(store, vocabulary, tmp_path, monkeypatch):
     """A run of six rounds over a transport, under a name of its own, in which nobody trains."""
     roster = make_roster(tmp_path / "federation", vocabulary, store.tokens_per_user, SHARES)
     people = some_of(store, 0, 11)
+    monkeypatch.setattr("sottovoce.federation.silence.MOST_SILENT", 6)
 
     def rounds_over(transport: Here, name: str, federation: dict | None = None) -> list[set[str]]:
         sections = {
             "privacy": SEPARATED,
             "run": {"rounds": 6},
-            "federation": {"silent_rounds": 6, **(federation or {})},
+            "federation": federation or {},
         }
         assembly = assemble(tiny_recipe(tmp_path, **sections), people)
         payments = AllFree(lambda number: Secrets.seeded(3).keys(number))

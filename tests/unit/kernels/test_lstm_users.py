@@ -152,7 +152,7 @@ def test_on_a_cpu_a_large_model_trains_one_user_at_a_time(model, store):
     """Blocks of one user have a program written for them; larger ones, and `kernels = "off"`, the general one."""
     recipe = Recipe.load("demo").replace(
         model={"embedding": 6, "hidden": 8}, privacy={"users": store.users, "cohort": 2, "noise_multiplier": 1.0,
-        "epsilon": None, "allow_large_delta": True}, local={"batch": 3, "unroll": 4}, run={"block": 1},
+        "epsilon": None, "delta": 1e-9}, local={"batch": 3, "unroll": 4}, run={"block": 1},
     )  # fmt: skip
     assert assemble(recipe, store).sum_updates.products is cpu.ONE_USER
     assert assemble(recipe.replace(run={"block": 2}), store).sum_updates.products is None

@@ -44,7 +44,7 @@ def test_the_noise_of_a_choice_is_that_of_its_run(grid, number):
     [
         {"estimator": "clipped_denominator", "min_weight": 3000.0},
         {"total_weight": 3000.0},
-        {"clipping": "per_layer", "layer_clip_norms": [1.0, 2.0]},
+        {"clipping": "per_layer"},
         {"clip_schedule": [[1, 0.5], [20, 0.25]]},
         {"noise_schedule": [[1, 2.0], [20, 1.0]]},
         pytest.param({"sampling": "fixed", "accountant": "pld"}, marks=pytest.mark.slow),

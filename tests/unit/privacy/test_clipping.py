@@ -122,9 +122,9 @@ def test_norm_is_of_all_leaves_together():
 
 
 def test_a_clip_gets_the_settings_that_its_constructor_takes():
-    settings = {"clip_norm": 2.0, "clip_norms": (1.0, 3.0), "weight_aware": True}
-    assert CLIPS.build("flat", **settings) == FlatClip(2.0, weight_aware=True)
-    assert CLIPS.build("per_layer", **settings) == PerLayerClip((1.0, 3.0), weight_aware=True)
+    settings = {"clip_norm": 2.0, "clip_norms": (1.0, 3.0)}
+    assert CLIPS.build("flat", **settings) == FlatClip(2.0)
+    assert CLIPS.build("per_layer", **settings) == PerLayerClip((1.0, 3.0))
     assert CLIPS.build("none", **settings) == NoClip()
     assert (FlatClip.bounded, PerLayerClip.bounded, NoClip.bounded) == (True, True, False)
     with pytest.raises(SottoError, match=f"must be one of {', '.join(CLIPS)}; did you mean"):
@@ -132,7 +132,7 @@ def test_a_clip_gets_the_settings_that_its_constructor_takes():
 
 
 def test_a_normalised_clip_has_norms_of_one_and_is_else_the_same():
-    assert FlatClip(7.0, weight_aware=True).normalised() == FlatClip(1.0, weight_aware=True)
+    assert FlatClip(7.0).normalised() == FlatClip(1.0)
     assert PerLayerClip((2.0, 3.0)).normalised() == PerLayerClip((1.0, 1.0))
     assert NoClip().normalised() == NoClip()
 

@@ -219,14 +219,14 @@ def test_a_cohort_of_more_than_everybody_is_refused():
 @pytest.mark.parametrize(
     ("name", "built", "relation"),
     [
-        ("poisson", Poisson(0.1, hardened=True), "add-or-remove-one-user"),
-        ("fixed", FixedSize(4, 40, hardened=True), "replace-one-user"),
+        ("poisson", Poisson(0.1), "add-or-remove-one-user"),
+        ("fixed", FixedSize(4, 40), "replace-one-user"),
         ("in_turn", InTurn(4, 40, seed=3), "replace-one-user"),
         ("min_separation", MinSeparation(4, 40, 3, 2, 5), "replace-one-user"),
     ],
 )
 def test_a_sampler_gets_the_constants_that_its_constructor_takes(name, built, relation):
-    given = {"seed": 3, "hardened": True, "participation": Participation(10, 2, 9)}
+    given = {"seed": 3, "participation": Participation(10, 2, 9)}
     sampler = build_sampler(name, cohort=4, users=40, **given)
     assert sampler == built
     assert sampler.relation == relation
@@ -247,16 +247,10 @@ def test_what_a_run_costs_is_what_its_rounds_cost():
 
 
 def test_only_users_who_flip_their_own_coins_are_independent_and_only_turns_are_public():
-    facts = {name: (kind.independent, kind.amplifies, kind.uses_names) for name, kind in SAMPLERS.items()}
-    coins, public = (True, True, False), (False, False, True)
+    facts = {name: (kind.independent, kind.amplifies) for name, kind in SAMPLERS.items()}
+    coins, public = (True, True), (False, False)
     turns = {"in_turn": public, "min_separation": public}
-    assert facts == {"poisson": coins, "fixed": (False, True, False), **turns, "examples": coins}
-    bounded = Participation(20, 5, 2)
-    of_users = [name for name in SAMPLERS if name != "examples"]
-    generators = [build_sampler(name, cohort=4, users=40, participation=bounded).generator for name in of_users]
-    assert generators == ["ChaCha20", "ChaCha20", "public turns", "public turns"]
-    assert [Examples(0.1, 4, hardened).generator for hardened in (False, True)] == ["Philox", "ChaCha20"]
-    assert build_sampler("poisson", cohort=4, users=40, hardened=False).generator == "Philox"
+    assert facts == {"poisson": coins, "fixed": (False, True), **turns, "examples": coins}
 
 
 def test_a_cohort_that_is_no_whole_number_and_an_unknown_name_are_refused():

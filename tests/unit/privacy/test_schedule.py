@@ -17,15 +17,9 @@ def test_steps_hold_until_the_next_point():
     assert [schedule(t) for t in (1, 10, 11, 30, 31, 10_000)] == [1.0, 1.0, 4.0, 4.0, 2.0, 2.0]
 
 
-def test_paths_pass_through_the_points():
-    for path, half in (("linear", 2.5), ("geometric", 2.0)):
-        schedule = Schedule(POINTS, path)
-        assert [schedule(t) for t in (1, 6, 11, 31, 99)] == pytest.approx([1.0, half, 4.0, 2.0, 2.0])
-
-
-@given(rounds=st.integers(1, 60), path=st.sampled_from(["steps", "linear", "geometric"]))
-def test_stretches_are_the_rounds_in_order(rounds, path):
-    schedule = Schedule(POINTS, path)
+@given(rounds=st.integers(1, 60))
+def test_stretches_are_the_rounds_in_order(rounds):
+    schedule = Schedule(POINTS)
     spelt_out = [factor for factor, count in schedule.stretches(rounds) for _ in range(count)]
     assert spelt_out == [schedule(t) for t in range(1, rounds + 1)]
 

@@ -50,7 +50,7 @@ def test_the_page_says_what_its_epsilon_means():
     assert 0.5 < bars[1].share < 0.6 < bars[2].share
     unknown = "everyone else's text and the model after every round, but not who joined a round"
     assert unknown in found.paragraphs[0]
-    assert unknown not in meaning_of(make_statement(sampling_generator="public turns")).paragraphs[0]
+    assert unknown not in meaning_of(make_statement(turns=3)).paragraphs[0]
     assert "which of two texts" in meaning_of(make_statement(relation="replace-one-user")).paragraphs[0]
 
 

@@ -48,7 +48,7 @@ def test_all_cohorts_share_one_program_whose_shapes_are_public():
     store = Store.from_users(
         [*tokens[:4], *tokens[4:, :70]], made_up_users(1, 500, 160).vocabulary, tokens_per_user=160
     )
-    settings = {"users": 8, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True}
+    settings = {"users": 8, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "delta": 1e-9}
     recipe = Recipe.load("demo").replace(privacy=settings, run={"block": 4, "kernels": "off", "devices": 1})
     assembly, calls, real = assemble(recipe, store), [], cohort_sum._add_block
 
@@ -76,7 +76,7 @@ def lower_block(seats: int, population: int = 20):
     """The program that adds a block of users, not yet compiled, and the model."""
     store = made_up_users(population, 500, 160)
     recipe = Recipe.load("demo").replace(
-        privacy={"users": population, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "allow_large_delta": True},
+        privacy={"users": population, "cohort": 8, "noise_multiplier": 1.0, "epsilon": None, "delta": 1e-9},
         local={"batch": STEP, "unroll": 1},
         run={"block": seats, "kernels": "off", "devices": 1},
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from sottovoce_evidence.errors import SottoError
 
+LEARNING_RATE = 0.2  # η_C of Andrew et al.: how fast the clip norm follows
 LEAST_BIT_NOISE, MOST_BIT_NOISE = 1e-6, 1e12  # beyond these, noise in whole halves leaves its range
 
 

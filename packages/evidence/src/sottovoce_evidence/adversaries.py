@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sottovoce_evidence.errors import count_of
-from sottovoce_evidence.statement import FederationFacts, Statement
+from sottovoce_evidence.recipe import Federation
+from sottovoce_evidence.statement import Statement
 
 WATCHED = "who takes part and when; the models too, if they have them"
 
@@ -23,16 +24,16 @@ class Adversary:
 
 def adversaries(statement: Statement) -> tuple[Adversary, ...]:
     """All rows of a private run across devices."""
-    found, epsilon = statement.federation, statement.epsilon
-    if found is None or not statement.private:
+    if statement.federation is None or not statement.private:
         return ()
+    masked = statement.is_masked
     return (
-        Adversary("those who have the models", "the model after every round", epsilon),
+        Adversary("those who have the models", "the model after every round", statement.epsilon),
         Adversary("who watches the network", WATCHED, None),
         Adversary("other devices", "the models, and under masked sums which devices are in a round", None)
-        if found.is_masked
-        else Adversary("other devices", "the model after every round", epsilon),
-        *(_server_of_masked(found, statement.epsilon_server) if found.is_masked else _server_of_plain()),
+        if masked
+        else Adversary("other devices", "the model after every round", statement.epsilon),
+        *(_server_of_masked(statement, statement.federation) if masked else _server_of_plain()),
     )
 
 
@@ -40,17 +41,16 @@ def _server_of_plain() -> Iterator[Adversary]:
     yield Adversary("the server", "what each device sends, before the noise", math.inf)
 
 
-def _server_of_masked(found: FederationFacts, against_server: float | None) -> Iterator[Adversary]:
-    by_devices = found.noise == "devices"
-    when = "with the noise of the devices" if by_devices else "before the noise"
-    epsilon = math.inf if against_server is None else against_server
-    each, honest = f"what each device sends, {when}", found.survivors - found.colluding
-    colluding = count_of(found.colluding, "device")
-    yield Adversary("the server", f"one sum over {found.survivors} devices or more, {when}", epsilon)
-    if found.colluding:
+def _server_of_masked(statement: Statement, declared: Federation) -> Iterator[Adversary]:
+    when = "with the noise of the devices" if declared.noise == "devices" else "before the noise"
+    epsilon = math.inf if statement.epsilon_server is None else statement.epsilon_server
+    each, honest = f"what each device sends, {when}", declared.survivors - declared.colluding
+    colluding = count_of(declared.colluding, "device")
+    yield Adversary("the server", f"one sum over {declared.survivors} devices or more, {when}", epsilon)
+    if declared.colluding:
         sees = f"one sum over {count_of(honest, 'other device')} or more, {when}"
         yield Adversary(f"the server with up to {colluding}", sees, epsilon)
-    if found.stand_ins:
-        who = f"the server, if it kept the {count_of(found.stand_ins, 'device key')} that it made"
-        yield Adversary(who, each, math.inf)
+    if statement.registered is not None and "kept_keys" in statement.not_covered:
+        made = count_of(statement.registered.keys_made_by_server, "device key")
+        yield Adversary(f"the server, if it kept the {made} that it made", each, math.inf)
     yield Adversary(f"the server with more than {colluding}", each, math.inf)

@@ -33,15 +33,11 @@ class ClipNorms(Block):
     """The declared clip norm of each part of an update. Without a bound there is no guarantee."""
 
     bounded: ClassVar[bool] = True
-    if TYPE_CHECKING:  # fields or properties of each subclass
+    if TYPE_CHECKING:  # a field or a property of each subclass
 
         @property
         def clip_norms(self) -> tuple[float, ...]:
             """The declared clip norm of each part."""
-
-        @property
-        def weight_aware(self) -> bool:
-            """Is it w·Δ that is bounded, not Δ?"""
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,6 @@ class FlatClip(ClipNorms):
     """One norm for all layers together."""
 
     clip_norm: float
-    weight_aware: bool = False
 
     def __post_init__(self) -> None:
         _positive(self.clip_norm)
@@ -64,7 +59,6 @@ class PerLayerClip(ClipNorms):
     """A norm for each layer. A layer is one array, or `arrays[j]` of them that follow one another."""
 
     clip_norms: tuple[float, ...]
-    weight_aware: bool = False
     arrays: tuple[int, ...] = ()  # of each layer; empty: one
 
     def __post_init__(self) -> None:
@@ -85,7 +79,6 @@ class NoClip(ClipNorms):
 
     bounded = False
     clip_norms = (math.inf,)
-    weight_aware = False
 
 
 CLIPS = Registry[ClipNorms]("privacy.clipping", {"flat": FlatClip, "per_layer": PerLayerClip, "none": NoClip})
@@ -96,7 +89,6 @@ class Sensitivity(Block, ABC):
 
     bounded: ClassVar[bool] = True  # is the sensitivity finite?
     fixed: ClassVar[bool] = False  # is the denominator declared, so that the exact weight is not needed?
-    takes_weighted_clip: ClassVar[bool] = True  # does it hold where w·Δ is clipped instead of Δ?
 
     @abstractmethod
     def sensitivity(self, norm_bound: float) -> float:
@@ -135,8 +127,6 @@ class ClippedDenominator(Sensitivity):
     Guarantee: adding or removing one user moves it by at most 2S / (1 + qW_min), and that is attained. (The paper's
     2S / qW_min is larger.)
     """
-
-    takes_weighted_clip = False  # many users of tiny weight could send huge updates
 
     least_weight: float  # qW_min
 

@@ -40,7 +40,7 @@ def from_json_number(value: JsonNumber, *, null: float = math.nan) -> float:
 
 def as_json(value: Any) -> Any:
     """Plain JSON values of a dataclass and all that it holds."""
-    if isinstance(value, Facts):
+    if hasattr(value, "to_json"):  # facts, or an event of a ledger
         return value.to_json()
     if is_dataclass(value):
         return {each.name: as_json(getattr(value, each.name)) for each in fields(value)}
@@ -90,7 +90,7 @@ def _read(kind: Any, value: Any, null: float = math.nan) -> Any:
     if get_origin(kind) is tuple:
         each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(_read(one, item) for one, item in zip(each, value, strict=True))
-    if isinstance(kind, type) and issubclass(kind, Facts):
+    if hasattr(kind, "from_json"):
         return kind.from_json(value)
     if get_origin(kind) is Literal:
         if value not in parts:

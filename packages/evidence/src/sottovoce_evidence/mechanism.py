@@ -19,7 +19,7 @@ from sottovoce_evidence.accounting import DEFAULT_ACCOUNTANT
 from sottovoce_evidence.accounting.composition import Spent
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian, Covered, Event, NonPrivate
 from sottovoce_evidence.accounting.matrices import Banded, Blt, Identity, Participation, StrategyMatrix
-from sottovoce_evidence.adaptive import QuantileTracking
+from sottovoce_evidence.adaptive import LEARNING_RATE, QuantileTracking
 from sottovoce_evidence.bounds import ClipNorms, Sensitivity, even_norms, grid_of, joint_norm
 from sottovoce_evidence.device_noise import DeviceNoise, how_often
 from sottovoce_evidence.errors import SottoError
@@ -68,10 +68,6 @@ class Mechanism:
     def __post_init__(self) -> None:
         if self.experiment_noise_std is not None and not self.experiment:
             raise SottoError("noise_std is for experiments: a private round derives it from noise_multiplier")
-        if self.clipping.weight_aware and not self.estimator.takes_weighted_clip:
-            raise SottoError(
-                "weight-aware clipping bounds w·Δ; this estimator needs a bound of Δ; use fixed_denominator"
-            )
         if self.correlated or self.matrix != INDEPENDENT:
             self._check_correlated()
         if self.devices is not None:
@@ -275,7 +271,7 @@ def mechanism_of(
         clipping=clip_of(recipe, layers, kinds),
         estimator=estimator_of(privacy, kinds),
         noise_multiplier=0.0 if privacy.mode == "none" else privacy.noise_multiplier or 0.0,
-        clip_schedule=build_schedule(privacy.clip_schedule, privacy.clip_path),
+        clip_schedule=build_schedule(privacy.clip_schedule),
         noise_schedule=build_schedule(privacy.noise_schedule),
         tracking=tracking_of(privacy),
         experiment=experiment,
@@ -305,13 +301,12 @@ def charges_of(recipe: Recipe, noise_multiplier: float = 1.0) -> Spent:
 
 def sampler_of(recipe: Recipe, kinds: Kinds = NUMBERS) -> Any:
     """The sampler, from what is declared."""
-    privacy, hardened = recipe.privacy, recipe.privacy.randomness == "hardened"
+    privacy = recipe.privacy
     if kinds.samplers[privacy.sampling].takes("examples_per_user"):
         return kinds.samplers.build(
             privacy.sampling,
             example_rate=privacy.rate,
             examples_per_user=privacy.examples_per_user,
-            hardened=hardened,
         )
     participation = None
     if privacy.min_separation:
@@ -322,7 +317,6 @@ def sampler_of(recipe: Recipe, kinds: Kinds = NUMBERS) -> Any:
         cohort=privacy.cohort,
         users=privacy.users,
         seed=recipe.run.seed,
-        hardened=hardened,
         participation=participation,
         silos=recipe.federation.max_silos,
         kinds=kinds.samplers,
@@ -333,13 +327,11 @@ def clip_of(recipe: Recipe, layers: Collection[str], kinds: Kinds = NUMBERS) -> 
     """The clip of a model of these layers. A mapping gives each its number of arrays."""
     privacy, silos = recipe.privacy, recipe.federation.max_silos
     # A person sends up to one update from each of their silos: together they have the norm S.
-    layer_norms = privacy.layer_clip_norms or even_norms(privacy.clip_norm, len(layers))
     return kinds.clips.build(
         privacy.clipping,
         clip_norm=privacy.clip_norm / silos,
-        clip_norms=tuple(norm / silos for norm in layer_norms),
+        clip_norms=even_norms(privacy.clip_norm / silos, len(layers)),
         arrays=tuple(layers.values()) if isinstance(layers, Mapping) else (),
-        weight_aware=privacy.clip_weighted,
     )
 
 
@@ -356,7 +348,7 @@ def tracking_of(privacy: Privacy) -> QuantileTracking | None:
     if privacy.adaptive_quantile is None:
         return None
     bit_noise = privacy.adaptive_bit_noise or privacy.cohort / 20
-    return QuantileTracking(privacy.adaptive_quantile, privacy.adaptive_rate, bit_noise, privacy.cohort)
+    return QuantileTracking(privacy.adaptive_quantile, LEARNING_RATE, bit_noise, privacy.cohort)
 
 
 def device_noise_of(recipe: Recipe, sampler: Sampling) -> DeviceNoise | None:

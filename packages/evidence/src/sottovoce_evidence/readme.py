@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce_evidence.errors import count_of, plural
 from sottovoce_evidence.files import LINES, Json, parse_json, read_plain, read_sealed
-from sottovoce_evidence.private_accuracy import PrivateAccuracy
-from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.signature import MANIFEST, RELEASE, SIGNATURE
 from sottovoce_evidence.statement import Published, Statement
 from sottovoce_evidence.statement_text import (
     accuracy_text,
     epsilon_text,
-    noise_text,
     paragraphs,
     percent,
     plain,
-    start_text,
+    rows,
     uncovered_texts,
-    vocabulary_text,
 )
 
 TAGS = ("differential-privacy", "user-level-privacy", "federated-learning", "next-word-prediction", "sottovoce")
@@ -35,18 +31,16 @@ class Released:
     """The files of a release that its README is about."""
 
     statement: Statement
-    recipe: Recipe
     card: Json
     record: list[Json]
     baselines: Json  # empty where there are none
     onnx: bool
 
     @staticmethod
-    def of(folder: Path, statement: Statement, recipe: Recipe) -> Released:
+    def of(folder: Path, statement: Statement) -> Released:
         record, baselines = folder / "record.jsonl", folder / "baselines.json"
         return Released(
             statement=statement,
-            recipe=recipe,
             card=read_sealed(folder / "card.json"),
             record=[parse_json(line) for line in read_plain(record, LINES).splitlines()] if record.exists() else [],
             baselines=read_sealed(baselines) if baselines.exists() else {},
@@ -60,7 +54,7 @@ class Released:
 
 def readme(about: Released, signer: str) -> str:
     """As it is written; `signer` is the fingerprint of the owner's key."""
-    sections = (_front(about), _promise(about), _how_good(about), _how(about), _use(about, signer))
+    sections = (_front(about), _promise(about), _how_good(about), _model(about), _use(about, signer))
     return "\n\n".join("\n".join(lines) for lines in sections) + "\n"
 
 
@@ -96,15 +90,23 @@ def _promise(about: Released) -> Iterator[str]:
         yield ""
         yield text
     yield ""
+    yield from _table(rows(statement))
+    yield ""
     yield "Not covered:"
     yield from (f"- {text}" for text in uncovered_texts(statement))
+
+
+def _table(facts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    yield "| | |"
+    yield "| --- | --- |"
+    yield from (f"| {name} | {'; '.join(lines).replace('|', '/')} |" for name, lines in facts.items())
 
 
 def _how_good(about: Released) -> Iterator[str]:
     yield "## How good it is"
     yield ""
     if (private := about.statement.private_accuracy) is not None:
-        yield _privately(private)
+        yield f"**Private accuracy** on about {count_of(private.users, 'held-out user')}: {accuracy_text(private)}."
         return
     done = [line for line in about.record if line["round"] == about.statement.rounds_done and "evaluation" in line]
     if not done:
@@ -115,15 +117,15 @@ def _how_good(about: Released) -> Iterator[str]:
     people = f"about {count_of(users, 'held-out user')}"
     yield f"Exact accuracy, not private, on {people}, who {plural(users, 'is', 'are')} not protected by the guarantee:"
     yield ""
-    rows = {"**this model**": evaluation}
+    scores = {"**this model**": evaluation}
     for name, called in _BASELINES.items():
         if about.baselines.get(name):
-            rows[called.format(**{"start": "", "token": "", **about.baselines})] = about.baselines[name]
-    over_words = any(score.get("top1_words") is not None for score in rows.values())  # not where words have pieces
+            scores[called.format(**{"start": "", "token": "", **about.baselines})] = about.baselines[name]
+    over_words = any(score.get("top1_words") is not None for score in scores.values())  # not where words have pieces
     heads = ("top-1", *(["top-1 over words"] * over_words), "top-3", "perplexity per token", "bits per byte")
     yield f"| | {' | '.join(heads)} |"
     yield f"| --- |{' ---: |' * len(heads)}"
-    for name, score in rows.items():
+    for name, score in scores.items():
         words = [_or_dash(score.get("top1_words"), percent)] if over_words else []
         figures = [percent(score["top1"]), *words, percent(score["top3"]), _or_dash(score["perplexity"], plain)]
         yield f"| {name} | {' | '.join([*figures, _or_dash(score.get('bits_per_byte'), plain)])} |"
@@ -133,81 +135,63 @@ def _or_dash(value: object, shown: object) -> str:
     return "–" if value is None else shown(value)  # pyrefly: ignore
 
 
-def _privately(private: PrivateAccuracy) -> str:
-    cost = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)}"
-    people = f"about {count_of(private.users, 'held-out user')} ({cost} for each)"
-    return f"**Private accuracy** on {people}: {accuracy_text(private)}."
-
-
-def _how(about: Released) -> Iterator[str]:
-    """The table of how a model was trained."""
-    statement, card = about.statement, about.card
-    declared, mechanism, start = statement.declared, statement.mechanism, statement.start
+def _model(about: Released) -> Iterator[str]:
+    """What the model is."""
+    card, licence = about.card, about.published.license
     model = card.get("model") or {}
     sizes = ", ".join(f"{name} {value}" for name, value in model.items() if name != "kind")
     facts = {
         "model": f"{model['kind']} ({sizes})" if sizes else card["code"],
-        **_trained_part(card),
-        "start": "fresh weights" if start is None else start_text(start),
-        "people": f"{declared.users:,} declared; about {plain(declared.cohort)} join each round ({statement.sampling})",
-        "rounds": f"{statement.rounds_done} of {statement.rounds_planned} planned",
-        "clip norm, noise multiplier": f"{plain(mechanism.clip_norm)}, {plain(mechanism.noise_multiplier)}",
-        **({} if mechanism.correlation is None else {"noise": noise_text(mechanism)}),
-        "licence": "not stated; ask the owner" if about.published.license == "other" else about.published.license,
-        "vocabulary": vocabulary_text(statement.vocabulary),
-        "software": ", ".join(f"{name} {version}" for name, version in statement.software.items()),
+        "trained": f"{card.get('trained_parameters') or card['parameters']:,} of {card['parameters']:,} parameters",
+        "licence": "not stated; ask the owner" if licence == "other" else licence,
     }
-    if start is not None and start.text:
-        facts["text of the start"] = f"{start.text}; {start.licence}"
-    yield "## How it was trained"
+    if card.get("adapter"):
+        facts["trained"] += f" (adapters of rank {card['adapter']['rank']}, beside the weights of the start)"
+    yield "## The model"
     yield ""
-    yield "| | |"
-    yield "| --- | --- |"
-    yield from (f"| {name} | {str(value).replace('|', '/')} |" for name, value in facts.items())
+    yield from _table({name: [value] for name, value in facts.items()})
     yield ""
     yield "`training.toml` has all settings, `report.html` the evidence on one page."
 
 
-def _trained_part(card: Json) -> dict[str, str]:
-    """What was trained, where it is not all of the model."""
-    if card.get("trained_parameters") in (None, card["parameters"]):
-        return {}
-    trained = f"{card['trained_parameters']:,} of {card['parameters']:,} parameters; the others are frozen"
-    if card.get("adapter"):
-        trained += f" (adapters of rank {card['adapter']['rank']}, beside the weights of the start)"
-    return {"trained": trained}
+_USE = """## Use it
+
+```python
+import sottovoce as sv
+
+model = sv.ModelFolder.open({name!r})
+model.suggest({prompt})
+```
+{onnx}
+## Check it
+
+```bash
+pip install sottovoce-evidence=={version}
+sotto-verify {folder} --signer {signer}
+```
+
+This README could be anyone's: take the fingerprint from the owner in another way. `sotto-verify` checks the files and \
+the signature, and computes the statement again from `training.toml`, `ledger.jsonl` and `facts.json`. It needs no jax.
+
+Two common programs check the files and the signature alone, in this folder; the second prints who signed:
+
+```bash
+sha256sum -c {manifest}
+ssh-keygen -Y check-novalidate -n {release} -s {signature} < {manifest}
+```"""
+_ONNX = "\n`onnx/` has the model for other programs, with a manifest that names its inputs and outputs.\n"
 
 
 def _use(about: Released, signer: str) -> Iterator[str]:
-    name = about.published.name
-    yield "## Use it"
-    yield ""
-    yield "```python"
-    yield "import sottovoce as sv"
-    yield ""
-    yield f"model = sv.ModelFolder.open({name!r})"
-    yield f"model.suggest({json.dumps(about.published.prompt, ensure_ascii=False)})"
-    yield "```"
-    if about.onnx:
-        yield ""
-        yield "`onnx/` has the model for other programs, with a manifest that names its inputs and outputs."
-    yield ""
-    yield "## Check it"
-    yield ""
-    yield "```bash"
-    yield f"pip install sottovoce-evidence=={about.statement.software.get('sottovoce-evidence', '')}"
-    yield f"sotto-verify {shlex.quote(name)} --signer {signer}"
-    yield "```"
-    yield ""
-    yield (
-        "This README could be anyone's: take the fingerprint from the owner in another way. `sotto-verify` checks the "
-        "files and the signature, and computes the statement again from `training.toml`, `ledger.jsonl` and "
-        "`facts.json`. It needs no jax."
+    published = about.published
+    yield _USE.format(
+        name=published.name,
+        prompt=json.dumps(published.prompt, ensure_ascii=False),
+        onnx=_ONNX if about.onnx else "",
+        version=about.statement.software.get("sottovoce-evidence", ""),
+        folder=shlex.quote(published.name),
+        signer=signer,
+        manifest=MANIFEST,
+        release=RELEASE,
+        signature=SIGNATURE,
     )
-    yield ""
-    yield "Two common programs check the files and the signature alone, in this folder; the second prints who signed:"
-    yield ""
-    yield "```bash"
-    yield f"sha256sum -c {MANIFEST}"
-    yield f"ssh-keygen -Y check-novalidate -n {RELEASE} -s {SIGNATURE} < {MANIFEST}"
-    yield "```"

@@ -15,7 +15,7 @@ from typing import Any, Protocol, get_args, get_origin, get_type_hints
 
 from sottovoce_evidence import bases
 from sottovoce_evidence.errors import SottoError, did_you_mean
-from sottovoce_evidence.files import Json, read_plain, shipped_folder
+from sottovoce_evidence.files import Facts, Json, read_plain, shipped_folder
 
 SYNTHETIC = "demo:"  # as data.store, before a number of users
 LARGEST = 2**63 - 1  # of whole numbers: what TOML asks for
@@ -127,7 +127,7 @@ class Server:
 
 
 @dataclass(frozen=True)
-class Privacy:
+class Privacy(Facts, sparse=True):
     mode: str = _choice("a guarantee, parts of one (ε is infinite), or no noise", "private", "experiment", "none")
     users: int = _value(0, "K: the declared population, a public constant", low=0, needed=True)
     cohort: float = _value(0.0, "C̃: expected users a round; q = cohort / users", low=0, needed=True)
@@ -141,12 +141,8 @@ class Privacy:
     clipping: str = _value("flat", "how an update is bounded")
     clip_when: str = _choice("when an update is clipped: after every local step, or at the end", "every_step", "end")
     clip_norm: float = _value(15.0, "S: bound on the L2 norm of a user's update", above=0)
-    clip_weighted: bool = _value(False, "bound w·Δ instead of Δ (fixed denominator only)")
-    layer_clip_norms: tuple[float, ...] = _value((), "S_j of every layer, for per_layer; empty: S/√m for each", above=0)
     clip_schedule: tuple[tuple[float, ...], ...] = _value((), "pairs [round, factor of clip_norm] from round 1 on")
-    clip_path: str = _choice("how the clip norm goes from pair to pair", "steps", "linear", "geometric")
     adaptive_quantile: float | None = _value(None, "γ: the clip norm follows this quantile of norms", above=0, below=1)
-    adaptive_rate: float = _value(0.2, "η_C: how fast the clip norm follows the quantile", above=0)
     adaptive_bit_noise: float = _value(0.0, "σ_b: noise on the count of unclipped users; 0 is cohort/20", low=0)
     estimator: str = _value("fixed_denominator", "how updates are averaged")
     noise_multiplier: float | None = _value(None, "z: noise_std over the sensitivity", low=0)
@@ -161,8 +157,6 @@ class Privacy:
     delta: float = _value(1e-6, "δ: the chance that the guarantee does not hold", above=0, below=1)
     accountant: str = _choice("how ε is computed; auto: pld where it applies", "auto", "pld", "rdp", "moments")
     secrets: str = _choice("source of sampling and noise; others can guess run.seed", "entropy", "seeded")
-    randomness: str = _choice("cohorts by ChaCha20, as noise is, or by Philox, no cipher", "hardened", "standard")
-    allow_large_delta: bool = _value(False, "train although δ is not below 1/users")
 
     @property
     def places(self) -> int:
@@ -220,7 +214,6 @@ class Audit:
     copies: int = _value(0, "times that a holder wrote the secret; 0 fills their text", low=0)
     prefix: int = _value(2, "first words of a secret, which an attacker knows", low=1)
     words: int = _value(3, "words of a secret that are to be guessed", low=1)
-    seed: int = _value(0, "chooses the words of canaries, which are public", low=0)
 
     @property
     def plants(self) -> bool:
@@ -228,7 +221,7 @@ class Audit:
 
 
 @dataclass(frozen=True)
-class Federation:
+class Federation(Facts, sparse=True):
     """How the answers of real devices are added up. A simulation has no server to hide from."""
 
     aggregation: str = _choice(
@@ -242,7 +235,6 @@ class Federation:
     )
     participations: int = _value(0, "devices' noise: rounds that a user joins at most; 0: by the sampling", low=0)
     max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
-    silent_rounds: int = _value(3, "rounds in a row that no device takes part in; then the server stops", low=1)
 
 
 class HasRecipe(Protocol):
@@ -437,22 +429,13 @@ def plain_type(kind: Any) -> type:
 
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
+    """A value as TOML has it; a text may do without quotes, and none stands for a value that is not set."""
     wanted = plain_type(kind)
     if text.lower() == "none" and wanted is not kind and name != "model.initial":  # whose "none" is a value
         return None
     if wanted is str:
         return text.strip("\"'")
-    if get_origin(wanted) is tuple:
-        try:
-            return tomllib.loads(f"value = {text}")["value"]
-        except (ValueError, RecursionError):
-            raise SottoError(f"{name}={text} must be a list such as [1.0, 2.0] or [[1, 1.0], [100, 0.5]]") from None
-    if wanted is bool:
-        if text.lower() in ("true", "false"):
-            return text.lower() == "true"
-    else:
-        try:
-            return wanted(text)
-        except ValueError:
-            pass
-    raise SottoError(f"{name}={text} must be {_KIND_NAMES[wanted]}")
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text  # which is refused by its type

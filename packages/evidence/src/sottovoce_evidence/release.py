@@ -11,7 +11,7 @@ from pathlib import Path
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import FACTS as LARGEST_FACTS
 from sottovoce_evidence.files import LINES, TOKENS, Json
-from sottovoce_evidence.signature import MANIFEST, SIGNATURE, SIGNER
+from sottovoce_evidence.signature import MANIFEST, SIGNATURE, SIGNER, shown
 
 STATEMENT, FACTS, LEDGER, RECIPE = "privacy.json", "facts.json", "ledger.jsonl", "training.toml"
 CARD, WEIGHTS, README, RECORD = "card.json", "weights.safetensors", "README.md", "record.jsonl"
@@ -43,11 +43,6 @@ def folder_faults(sizes: Mapping[str, int]) -> list[str]:
     faults = [f"{shown(name)} is no file of a release" for name in sorted(sizes) if name not in _LARGEST]
     faults += [f"{name} is missing" for name in _NEEDED if name not in sizes]
     return faults if set(TOKENIZERS) & set(sizes) else [*faults, f"{' or '.join(TOKENIZERS)} is missing"]
-
-
-def shown(name: str) -> str:
-    """The name of a file, as somebody chose it, for one line."""
-    return f"{ascii(name)[1:-1]:.200}"
 
 
 def check_work(events: Sequence[object]) -> None:
@@ -94,12 +89,8 @@ def check_sizes(recipe: Json, parts: int) -> None:
         many = isinstance(value, list | tuple) and len(value) > _MOST_NUMBERS
         if many or (isinstance(value, int) and value > limits.get(name, math.inf)):
             raise SottoError(f"{name} takes too long to compute with")
-    _check_matrix(recipe["privacy"]["noise_coefficients"], recipe["run"]["rounds"])
-
-
-def _check_matrix(coefficients: Sequence[float], rounds: int) -> None:
-    if len(coefficients) * rounds > _MOST_OF_MATRIX:
-        raise SottoError(f"a matrix of {rounds:,} rounds takes too long to account for")
+    if len(recipe["privacy"]["noise_coefficients"]) * recipe["run"]["rounds"] > _MOST_OF_MATRIX:
+        raise SottoError("a matrix of so many rounds takes too long to account for")
 
 
 def _moved(event: Json) -> float:

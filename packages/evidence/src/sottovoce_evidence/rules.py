@@ -66,14 +66,8 @@ def examples(recipe: Recipe) -> Iterator[str]:
 
 
 def clip(privacy: Privacy, kinds: Kinds) -> Iterator[str]:
-    chosen = kinds.clips[privacy.clipping]
-    if privacy.layer_clip_norms and not chosen.takes("clip_norms"):
-        yield f"privacy.layer_clip_norms are for privacy.clipping='per_layer', not {privacy.clipping!r}; change one"
-    if privacy.adaptive_quantile is not None and not chosen.bounded:
+    if privacy.adaptive_quantile is not None and not kinds.clips[privacy.clipping].bounded:
         yield "an adaptive clip norm needs a clip: flat or per_layer"
-    if privacy.clip_weighted and chosen.bounded and not kinds.estimators[privacy.estimator].takes_weighted_clip:
-        # With the clipped denominator, many users of tiny weight could send huge updates.
-        yield "privacy.clip_weighted bounds w·Δ, enough for the fixed denominator only; use fixed_denominator"
 
 
 def separation(privacy: Privacy, rounds: int, sampler: type[Sampling]) -> Iterator[str]:
@@ -131,9 +125,9 @@ def private(privacy: Privacy, before: accounting.Spent, kinds: Kinds) -> Iterato
         yield "a private run needs privacy.noise_multiplier or privacy.epsilon"
     if privacy.noise_multiplier == 0:
         yield "privacy.noise_multiplier=0 must be above 0 in a private run; without noise use mode 'none'"
-    if delta >= 1 / privacy.users and not privacy.allow_large_delta:
+    if delta >= 1 / privacy.users:
         limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
-        yield f"privacy.delta={plain_number(delta)} must be below {limit}; lower it, or use --allow-large-delta"
+        yield f"privacy.delta={plain_number(delta)} must be below {limit}; lower it"
     if privacy.weight_cap > 1 and privacy.total_weight == 0:
         yield f"privacy.weight_cap={privacy.weight_cap:g} gives users unequal weights: declare privacy.total_weight (W)"
     # Computed without a budget too: the accountant refuses a δ that a vocabulary uses up.

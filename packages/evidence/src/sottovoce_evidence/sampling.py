@@ -9,30 +9,28 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from sottovoce_evidence.accounting.events import Covered, Event, SampledExamples, SampledGaussian
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.registry import Block, Registry
 
-Generator = Literal["ChaCha20", "Philox", "public turns"]
-
 
 class Sampling(Block, ABC):
     """Knows what a round costs a user who may join it.
 
     A subclass gets what its constructor asks for by name: `user_rate`, `cohort` (a whole number), `users`, `seed`,
-    `hardened`, `min_separation`, `most_participations`, `silos`.
+    `min_separation`, `most_participations`, `silos`.
     """
 
     # Does each user join by a coin of their own, with chance `user_rate`? Then one user more changes no other's chance
     # (canaries need that), and devices can draw for themselves.
     independent: ClassVar[bool] = False
-    amplifies: ClassVar[bool] = True  # is it secret who joins? Then a user pays less than for a round they surely join
-    noise_may_change: ClassVar[bool] = True  # is there an accounting of rounds with different noise?
+    # Is it secret who joins? Then a user pays less than for a round they surely join. If not, a public rule of users'
+    # names decides it, and all rounds need the same noise.
+    amplifies: ClassVar[bool] = True
     varies: ClassVar[bool] = True  # does the size of a cohort vary by chance?
-    uses_names: ClassVar[bool] = False  # does it ask the store for the names of its users?
     if TYPE_CHECKING:  # a field or a property of each subclass
 
         @property
@@ -83,11 +81,6 @@ class Sampling(Block, ABC):
         """Which two populations the guarantee makes indistinguishable."""
         return self.event(1.0).relation
 
-    @property
-    def generator(self) -> Generator:
-        """The random number generator that cohorts are drawn with."""
-        return "ChaCha20" if getattr(self, "hardened", True) else "Philox"
-
 
 @dataclass(frozen=True)
 class Poisson(Sampling):
@@ -101,7 +94,6 @@ class Poisson(Sampling):
     independent = True
 
     user_rate: float
-    hardened: bool = True  # coins from ChaCha20, not from Philox
     silos: int = 1
 
     def __post_init__(self) -> None:
@@ -130,7 +122,6 @@ class Examples(Sampling):
 
     example_rate: float
     examples_per_user: int
-    hardened: bool = True  # coins from ChaCha20, not from Philox
 
     def __post_init__(self) -> None:
         self.event(1.0)  # which checks both numbers
@@ -163,7 +154,6 @@ class FixedSize(Sampling):
 
     cohort: int
     users: int
-    hardened: bool = True  # drawn with ChaCha20, not with Philox
 
     def __post_init__(self) -> None:
         _check_cohort(self.cohort, self.users, "it is the number of users drawn for a round")
@@ -190,8 +180,6 @@ class BoundedParticipation(Sampling):
     """
 
     amplifies = False
-    noise_may_change = False
-    uses_names = True
 
     cohort: int
     users: int
@@ -202,10 +190,6 @@ class BoundedParticipation(Sampling):
         @property
         def min_separation(self) -> int:
             """b: the fewest rounds from one that a user joins to the next."""
-
-    @property
-    def generator(self) -> Generator:
-        return "public turns"
 
     def participation(self, rounds: int) -> Participation:
         return Participation(rounds, self.min_separation, self.participations(rounds))
@@ -321,7 +305,6 @@ def build_sampler(
     cohort: float,
     users: int,
     seed: int = 0,
-    hardened: bool = True,
     participation: Participation | None = None,
     silos: int = 1,
     kinds: Registry[Any] = SAMPLERS,
@@ -334,7 +317,7 @@ def build_sampler(
         raise SottoError(f"privacy.sampling={name!r} is that of run.algorithm='els'; set that instead")
     if silos > 1 and not kinds[name].takes("silos"):
         raise SottoError(f"privacy.sampling={name!r} has no accounting for one person in {silos} silos; use 'poisson'")
-    declared: dict[str, float] = {"users": users, "seed": seed, "hardened": hardened, "silos": silos}
+    declared: dict[str, float] = {"users": users, "seed": seed, "silos": silos}
     if kinds[name].takes("cohort"):
         if cohort != int(cohort):
             raise SottoError(f"privacy.cohort={cohort:g} must be a whole number with privacy.sampling={name!r}")

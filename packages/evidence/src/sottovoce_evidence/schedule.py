@@ -9,19 +9,14 @@ from itertools import pairwise
 
 from sottovoce_evidence.errors import SottoError
 
-PATHS = ("steps", "linear", "geometric")
-
 
 @dataclass(frozen=True)
 class Schedule:
-    """Factors at given rounds, chosen before training; between two of them the first, or a linear or geometric path."""
+    """Factors from given rounds on, chosen before training."""
 
     points: tuple[tuple[int, float], ...] = ((1, 1.0),)
-    path: str = "steps"
 
     def __post_init__(self) -> None:
-        if self.path not in PATHS:
-            raise SottoError(f"path={self.path!r} of a schedule must be one of {', '.join(PATHS)}")
         rounds = [number for number, _ in self.points]
         if not rounds or rounds[0] != 1 or any(number != int(number) for number in rounds):
             raise SottoError(f"a schedule {list(self.points)} must begin at round 1: [[1, 1.0], [1000, 0.5]]")
@@ -33,20 +28,10 @@ class Schedule:
 
     def __call__(self, round_number: int) -> float:
         """The factor of a round, from 1 on."""
-        place = bisect_right(self.points, (round_number, math.inf)) - 1
-        first, factor = self.points[place]
-        if self.path == "steps" or place + 1 == len(self.points):
-            return factor
-        last, other = self.points[place + 1]
-        share = (round_number - first) / (last - first)
-        if self.path == "linear":
-            return factor + share * (other - factor)
-        return factor * (other / factor) ** share
+        return self.points[bisect_right(self.points, (round_number, math.inf)) - 1][1]
 
     def stretches(self, rounds: int) -> list[tuple[float, int]]:
         """The factors of rounds 1 to `rounds` in order, each with its number of rounds."""
-        if self.path != "steps":
-            return [(self(number), 1) for number in range(1, rounds + 1)]
         ends = [min(first - 1, rounds) for first, _ in self.points[1:]] + [rounds]
         lengths = [end - start for start, end in pairwise([0, *ends])]
         return [(factor, length) for (_, factor), length in zip(self.points, lengths, strict=True) if length]
@@ -64,11 +49,11 @@ class Schedule:
 CONSTANT = Schedule()
 
 
-def build_schedule(points: tuple[tuple[float, ...], ...], path: str = "steps") -> Schedule:
+def build_schedule(points: tuple[tuple[float, ...], ...]) -> Schedule:
     """From pairs [round, factor], as a recipe has them; none at all is constant."""
     if not points:
         return CONSTANT
     if any(len(point) != 2 for point in points):
         raise SottoError(f"{[list(point) for point in points]} must be pairs [round, factor]: [[1, 1.0], [1000, 0.5]]")
     whole = tuple((int(number) if number == int(number) else number, factor) for number, factor in points)
-    return Schedule(whole, path)  # pyrefly: ignore
+    return Schedule(whole)  # pyrefly: ignore

@@ -104,11 +104,10 @@ def check_folder(folder: Path, purpose: str, largest: Callable[[str], float] = _
 
 
 def _checked(folder: Path, purpose: str, found: _Found) -> Signed:
-    own = {MANIFEST, SIGNATURE, SIGNER}
-    if not own & (set(found.sizes) | set(found.odd)):
-        return Signed(not_signed=found.skipped, unsigned=True)
-    file_faults = [f"{_shown(name)} is not a plain file" for name in found.odd]
-    file_faults += [f"{_shown(name)} is too large" for name in sorted(found.sizes.keys() - found.hashes.keys())]
+    file_faults = [f"{shown(name)} is not a plain file" for name in found.odd]
+    file_faults += [f"{shown(name)} is too large" for name in sorted(found.sizes.keys() - found.hashes.keys())]
+    if not {MANIFEST, SIGNATURE, SIGNER} & (set(found.sizes) | set(found.odd)):
+        return Signed(file_faults=tuple(file_faults), not_signed=found.skipped, unsigned=True)
     manifest = _read(folder / MANIFEST) if MANIFEST in found.hashes else None
     if manifest is None:
         return Signed(None, (*file_faults, f"{MANIFEST} is missing"), (f"{MANIFEST} is missing",), found.skipped)
@@ -119,7 +118,7 @@ def _checked(folder: Path, purpose: str, found: _Found) -> Signed:
     else:
         there = {name: sha256 for name, sha256 in found.hashes.items() if name not in (MANIFEST, SIGNATURE)}
         file_faults += [f"{name} is missing" for name in sorted(listed.keys() - set(found.sizes) - set(found.odd))]
-        file_faults += [f"{_shown(name)} was added" for name in sorted(there.keys() - listed.keys())]
+        file_faults += [f"{shown(name)} was added" for name in sorted(there.keys() - listed.keys())]
         both = sorted(listed.keys() & there.keys())
         file_faults += [f"{name} was changed" for name in both if there[name] != listed[name]]
     signer, signature_faults = None, []
@@ -171,9 +170,9 @@ def _entries(folder: Path, top: Path) -> Iterator[tuple[str, Path]]:
             yield path.relative_to(top).as_posix(), path
 
 
-def _shown(name: str) -> str:
-    """A name that somebody chose, for a terminal: without signs that move its cursor or that it cannot show."""
-    return name if name.isascii() and name.isprintable() else ascii(name)
+def shown(name: str) -> str:
+    """A name that somebody chose, for one line of a terminal."""
+    return f"{ascii(name)[1:-1]:.200}"
 
 
 def _read(path: Path) -> bytes:

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import (
@@ -20,18 +20,16 @@ from sottovoce_evidence.accounting import (
     NonPrivate,
     Spent,
     ThresholdedHistogram,
-    event_from_json,
     total_of,
 )
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce_evidence.bases import NO_BASE
 from sottovoce_evidence.bounds import Sensitivity
-from sottovoce_evidence.errors import SottoError, count_of, plain_number
+from sottovoce_evidence.errors import SottoError, plain_number
 from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
 from sottovoce_evidence.private_accuracy import PrivateAccuracy
-from sottovoce_evidence.recipe import Recipe
-from sottovoce_evidence.sampling import Generator
+from sottovoce_evidence.recipe import Federation, Privacy, Recipe
 
 SOFTWARE = ("sottovoce-evidence", "sottovoce", "jax", "dp-accounting", "numpy")  # whose versions a statement has
 FORM = 1  # of a statement: its keys and what they mean
@@ -42,33 +40,35 @@ PRIVATE, UNKNOWN = "private", "unknown"  # what a start was trained on, if not o
 HeldOut = Literal["exact", "private"]
 EXACT = "exact"  # or PRIVATE
 ROUNDING = 1e-6  # norms are rounded to float32
-Schedule = tuple[tuple[float, ...], ...]  # pairs of a round and a factor
 Relation = Literal["add-or-remove-one-user", "replace-one-user", "none"]  # what an ε makes indistinguishable
 AuditResult = Literal["passed", "failed", "not run"]
-NotCovered = Literal[
-    "held_out",
-    "settings",
-    "later_runs",
-    "owners_files",
-    "other_models",
-    "second_ids",
-    "shared_records",
-    "records_as_users",
-    "philox",
-    "start",
-    "turns",
-    "separated_rounds",
-    "watchers",
-    "watchers_of_masked_sums",
-    "server",
-    "server_of_masked_sums",
-    "server_with_more",
-    "kept_keys",
-    "spoiled_rounds",
-    "late_silos",
-    "silos_draw",
-    "rehearsed",
-]
+
+# What a guarantee may not cover: in a statement as codes.
+NOT_COVERED = {
+    "held_out": "held-out users: accuracy is measured on them exactly, and they are not protected",
+    "settings": "choosing hyper-parameters by looking at results on the private text, other than through runs charged "
+    "to the store",
+    "later_runs": "the store's total, where later runs were chosen by the results of earlier ones",
+    "owners_files": "diagnostics.jsonl, participation.json, preparation.json, audits, the secrets, the checkpoints and "
+    "timing: they are for the owner only",
+    "other_models": "models of non-private or experimental runs on the same store: releasing one voids this statement",
+    "second_ids": "a person who holds two user ids, or text about one person written by another",
+    "shared_records": "what up to {0.owners_per_record} people own together: it is in the text of each of them",
+    "records_as_users": "a person with several records: every record counts as one user",
+    "start": "the people whose text the model was trained on before this run began",
+    "turns": "when a user's turn would be: it follows from their id by a public rule",
+    "separated_rounds": "in which rounds a user joins, if they are known to take part: no secret chance decides it",
+    "watchers": "anyone who watches the network, the server, and under masked sums the devices of a round: they know "
+    "who takes part, so sampling amplifies nothing",
+    "server": "the server: it is trusted with what it sees, but for what has an ε under “who sees what”",
+    "kept_keys": "the server, if it kept the {0.registered.keys_made_by_server} device keys that it made: it could "
+    "stand in for these devices, and see what the others send",
+    "spoiled_rounds": "a device that breaks the rules: nobody can clip what it sends, so it can spoil a round; what "
+    "others send stays hidden",
+    "silos": "silos: one that holds several users is trusted to draw, to clip and to add up each of them apart. One "
+    "that is late because of one of its users is missing with all of them, and one that fails sends zeros for all",
+    "rehearsed": "the authors of the text that devices rehearse: the owner declares it public",
+}
 
 
 # --- facts: what follows from neither recipe nor ledger ---------------------------------------------------------------
@@ -148,14 +148,6 @@ class StartFacts(Facts, sparse=True):
     charged: tuple[tuple[Event, int], ...] = ()
     text: str | None = None
     licence: str | None = None
-
-    def to_json(self) -> Json:
-        written = super().to_json()
-        return written | ({"charged": spent_to_json(self.charged)} if self.charged else {})
-
-    @classmethod
-    def from_json(cls, values: Json) -> StartFacts:
-        return super().from_json({**values, "charged": spent_from_json(values.get("charged", ()))})
 
 
 @dataclass(frozen=True)
@@ -303,82 +295,6 @@ def is_epsilon(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Declared(Facts, sparse=True):
-    """The public constants that the recipe declares."""
-
-    users: int
-    cohort: float
-    user_rate: float
-    total_weight: float
-    weight_cap: float
-    min_weight: float | None = None
-    examples_per_user: int | None = None  # at most, where examples are sampled: `cohort` counts them
-    example_rate: float | None = None
-    example_tokens: int | None = None
-    silos: int | None = None  # that one person may be a user of, where it is more than one
-
-    @staticmethod
-    def of(recipe: Recipe, mechanism: Mechanism) -> Declared:
-        privacy, most = recipe.privacy, mechanism.sampler.most_updates
-        weight = privacy.total_weight or privacy.places
-        declared = Declared(
-            users=privacy.users,
-            cohort=privacy.cohort,
-            user_rate=mechanism.sampler.user_rate if privacy.examples_per_user else privacy.rate,
-            total_weight=weight,
-            weight_cap=privacy.weight_cap,
-            min_weight=privacy.min_weight or weight if privacy.estimator == "clipped_denominator" else None,
-            silos=most if most > 1 else None,
-        )
-        if not privacy.examples_per_user:
-            return declared
-        examples = privacy.examples_per_user
-        return replace(
-            declared, examples_per_user=examples, example_rate=privacy.rate, example_tokens=recipe.local.tokens
-        )
-
-
-@dataclass(frozen=True)
-class Adaptive(Facts):
-    """A clip norm that follows a quantile of the norms of updates, by noised counts."""
-
-    quantile: float
-    learning_rate: float
-    bit_noise: float | None
-    bits: int
-
-
-@dataclass(frozen=True)
-class Correlation(Facts):
-    """Noise that a strategy matrix correlates over rounds, and how often one user may join them.
-
-    The noise multiplier of the mechanism is over the sensitivity of the run, which is this `sensitivity` times that of
-    one round. `noise_over_clip` is the noise over the sensitivity of one round: what Gboard's papers call z.
-    """
-
-    noise: str
-    buffers: int  # vectors of the model's size that the noise keeps
-    sensitivity: float
-    noise_over_clip: float
-    min_separation: int
-    participations: int
-
-    @staticmethod
-    def of(event: Event) -> Correlation | None:
-        if not isinstance(event, CorrelatedGaussian):
-            return None
-        matrix, participation = event.matrix, event.participation
-        return Correlation(
-            noise=matrix.kind,
-            buffers=matrix.buffers(participation.rounds),
-            sensitivity=event.sensitivity,
-            noise_over_clip=event.noise_multiplier * event.sensitivity,
-            min_separation=participation.min_separation,
-            participations=participation.most,
-        )
-
-
-@dataclass(frozen=True)
 class DeviceNoiseFacts(Facts):
     """Noise that devices add before their sums are masked, and what it holds against.
 
@@ -400,95 +316,46 @@ class DeviceNoiseFacts(Facts):
 
 @dataclass(frozen=True)
 class MechanismFacts(Facts, sparse=True):
-    """How a round is made private: clip norm, sensitivity and noise are those of round 1 where they change.
+    """What follows from the recipe, as figures of round 1: the clip norm and the noise may change later.
 
-    A schedule is in factors, and the `nominal` value is what they multiply.
+    Attributes:
+        user_rate: the chance that a user joins a round.
+        clip_norm: None where updates are not clipped.
+        sensitivity: of the estimate to one user, or to one example where examples are sampled; infinite without a clip.
+        bit_noise: on each count of clipped users, where the clip norm follows a quantile.
+        run_sensitivity: of correlated noise: how far one user moves the run, over how far they move one round. The
+            noise over the sensitivity of one round, which Gboard's papers call z, is `noise_multiplier` times this.
+        buffers: vectors of the model's size that correlated noise keeps.
     """
 
-    mode: str
-    algorithm: str
-    clipping: str
-    clip_when: str
-    clip_norm: float | None  # None where updates are not clipped
-    estimator: str
-    sensitivity: float  # infinite where updates are not clipped
+    user_rate: float
+    clip_norm: float | None
+    sensitivity: float
     noise_multiplier: float
     noise_std: float
-    clip_weighted: bool = False
-    layer_clip_norms: tuple[float, ...] = ()
-    nominal_clip_norm: float | None = None
-    clip_schedule: Schedule = ()
-    clip_path: str | None = None
-    nominal_noise_multiplier: float | None = None
-    noise_schedule: Schedule = ()
-    adaptive: Adaptive | None = None
-    correlation: Correlation | None = None  # None where the noise of rounds is independent
+    bit_noise: float | None = None
+    run_sensitivity: float | None = None
+    buffers: int | None = None
     devices: DeviceNoiseFacts | None = None  # None where the server adds all noise
 
-    @property
-    def clip_norm_changes(self) -> bool:
-        return bool(self.clip_schedule) or self.adaptive is not None
-
     @staticmethod
-    def of(recipe: Recipe, mechanism: Mechanism) -> MechanismFacts:
-        privacy, tracking = recipe.privacy, mechanism.tracking
-        clip_norms = mechanism.clip_norms(1, mechanism.start())
+    def of(mechanism: Mechanism) -> MechanismFacts:
+        clip_norms, event = mechanism.clip_norms(1, mechanism.start()), mechanism.event(1)
         noise_std, bit_noise = mechanism.noise_std(1, clip_norms)
-        adaptive = None
-        if tracking is not None:
-            adaptive = Adaptive(tracking.quantile, tracking.learning_rate, bit_noise, len(clip_norms))
+        correlated = isinstance(event, CorrelatedGaussian)
         # To the digits that the float32 of its parts holds: 0.3, not 0.30000001.
         clip_norm = float(f"{math.hypot(*map(float, clip_norms)):.7g}")
         return MechanismFacts(
-            mode=privacy.mode,
-            algorithm=recipe.run.algorithm,
-            clipping=privacy.clipping,
-            clip_when=privacy.clip_when,
+            user_rate=mechanism.sampler.user_rate,
             clip_norm=clip_norm if mechanism.clipping.bounded else None,
-            estimator=privacy.estimator,
             sensitivity=mechanism.sensitivity(clip_norms),
             noise_multiplier=mechanism.noise_multiplier * mechanism.noise_schedule(1),
             noise_std=noise_std,
-            clip_weighted=privacy.clip_weighted,
-            layer_clip_norms=tuple(privacy.layer_clip_norms or ()),
-            nominal_clip_norm=privacy.clip_norm if privacy.clip_schedule else None,
-            clip_schedule=privacy.clip_schedule,
-            clip_path=privacy.clip_path if privacy.clip_schedule else None,
-            nominal_noise_multiplier=mechanism.noise_multiplier if privacy.noise_schedule else None,
-            noise_schedule=privacy.noise_schedule,
-            adaptive=adaptive,
-            correlation=Correlation.of(mechanism.event(1)),
+            bit_noise=bit_noise,
+            run_sensitivity=event.sensitivity if correlated else None,
+            buffers=event.matrix.buffers(event.participation.rounds) if correlated else None,
             devices=DeviceNoiseFacts.of(mechanism),
         )
-
-
-@dataclass(frozen=True)
-class FederationFacts(Facts, sparse=True):
-    """How the answers of devices were added up, and who made the keys that devices sign with."""
-
-    devices: int  # that are registered
-    aggregation: str = "plain"
-    survivors: int = 0  # of a masked sum, at least
-    colluding: int = 0  # t: devices that may collude with the server
-    noise: str = "server"
-    keys_made_by_server: int = 0
-
-    @property
-    def is_masked(self) -> bool:
-        return self.aggregation == "masked"
-
-    @property
-    def stand_ins(self) -> int:
-        """Keys that the server made, where it could stand in for more devices than are declared to collude."""
-        return self.keys_made_by_server if self.is_masked and self.keys_made_by_server > self.colluding else 0
-
-    @staticmethod
-    def of(recipe: Recipe, registered: Registered | None) -> FederationFacts | None:
-        if registered is None:
-            return None
-        names = ("aggregation", "survivors", "colluding", "noise")
-        declared = {name: getattr(recipe.federation, name) for name in names}
-        return FederationFacts(registered.devices, **declared, keys_made_by_server=registered.keys_made_by_server)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -518,16 +385,15 @@ class Statement(RunFacts, sparse=True):
     epsilon_server: float | None = None
     epsilon_spent: float
     accountant: str
-    sampling: str
-    declared: Declared
+    algorithm: str
+    privacy: Privacy  # the section of the recipe
+    federation: Federation | None = None  # the same, of a run across devices
+    example_tokens: int | None = None  # where examples are sampled
     mechanism: MechanismFacts
-    secrets: str
-    sampling_generator: Generator
     turns: int | None = None
     min_separation: int | None = None
-    federation: FederationFacts | None = None  # of a run across devices
-    not_covered: tuple[NotCovered, ...] = ()
-    charged: tuple[tuple[Event, int], ...] = ()
+    not_covered: tuple[str, ...] = ()  # codes of `NOT_COVERED`
+    charged: tuple[tuple[Event, int], ...]
 
     def __repr__(self) -> str:
         return f"<Statement: {self.short}>"
@@ -544,28 +410,31 @@ class Statement(RunFacts, sparse=True):
         return self.private and math.isfinite(self.epsilon)
 
     @property
+    def is_seeded(self) -> bool:
+        """Do its secrets follow from the seed, so that whoever knows it can undo the noise?"""
+        return self.privacy.secrets == "seeded"
+
+    @property
+    def clip_norm_changes(self) -> bool:
+        return bool(self.privacy.clip_schedule) or self.privacy.adaptive_quantile is not None
+
+    @property
+    def is_masked(self) -> bool:
+        """Is what devices send hidden in a sum over many of them?"""
+        return self.federation is not None and self.federation.aggregation == "masked"
+
+    @property
     def facts(self) -> RunFacts:
         """What it says apart from its recipe and its charges."""
         return RunFacts(**{each.name: getattr(self, each.name) for each in fields(RunFacts)})
 
-    def exactly(self) -> Json:
-        return super().exactly() | {"charged": spent_to_json(self.charged)}
-
     @classmethod
     def from_json(cls, values: Json) -> Statement:
         """Read privacy.json."""
-        statement = super().from_json({**values, "charged": spent_from_json(values["charged"])})
-        if math.isnan(statement.epsilon):
-            raise ValueError("epsilon is not a number")
+        statement = super().from_json(values)
+        if math.isnan(statement.epsilon) or not set(statement.not_covered) <= NOT_COVERED.keys():
+            raise ValueError("epsilon is no number, or what is not covered has an unknown code")
         return statement
-
-
-def spent_to_json(spent: Spent) -> list[Json]:
-    return [{"event": event.to_json(), "count": count} for event, count in spent]
-
-
-def spent_from_json(values: Sequence[Json]) -> tuple[tuple[Event, int], ...]:
-    return tuple((event_from_json(one["event"]), one["count"]) for one in values)
 
 
 # --- the function -----------------------------------------------------------------------------------------------------
@@ -634,7 +503,6 @@ def state(evidence: Evidence) -> Statement:
     mechanism, accountant = evidence.mechanism(), evidence.accountant
     event, sampler, charged = mechanism.event(1), mechanism.sampler, merged(evidence.charged)
     private = not isinstance(event, NonPrivate)
-    federation = FederationFacts.of(recipe, facts.registered)
 
     def cost(of: Spent, *, replaced: bool = False) -> float:
         return accounting.epsilon(of, privacy.delta, accountant, replaced=replaced) if private else math.inf
@@ -653,15 +521,14 @@ def state(evidence: Evidence) -> Statement:
         epsilon_server=cost([*evidence.before, *against_server]) if against_server else None,
         epsilon_spent=_spent(evidence, mechanism, epsilon, cost),
         accountant=accountant,
-        sampling="everybody in turn" if recipe.run.algorithm == "central" else privacy.sampling,
-        declared=Declared.of(recipe, mechanism),
-        mechanism=MechanismFacts.of(recipe, mechanism if federation is None else mechanism.across_devices()),
-        secrets=privacy.secrets,
-        sampling_generator=sampler.generator,
+        algorithm=recipe.run.algorithm,
+        privacy=privacy,
+        federation=recipe.federation if facts.across_devices else None,
+        example_tokens=recipe.local.tokens if privacy.examples_per_user else None,
+        mechanism=MechanismFacts.of(mechanism.across_devices() if facts.across_devices else mechanism),
         turns=None if sampler.amplifies else sampler.participations(facts.rounds_planned),
         min_separation=None if participation is None else participation.min_separation,
-        federation=federation,
-        not_covered=tuple(not_covered(recipe, facts, federation, sampler.generator)) if private else (),
+        not_covered=tuple(not_covered(recipe, facts)) if private else (),
         charged=charged,
     )
 
@@ -682,61 +549,51 @@ def merged(spent: Spent) -> tuple[tuple[Event, int], ...]:
     return tuple(total_of(spent).items())
 
 
-def not_covered(
-    recipe: Recipe, facts: RunFacts, federation: FederationFacts | None, generator: str
-) -> Iterator[NotCovered]:
-    """What the guarantee does not cover."""
-    masked = federation is not None and federation.is_masked
-    by_server = recipe.federation.noise == "server"
-    applies: dict[NotCovered, bool] = {
+def not_covered(recipe: Recipe, facts: RunFacts) -> list[str]:
+    """Codes of what the guarantee does not cover."""
+    devices, sampling = facts.across_devices, recipe.privacy.sampling
+    masked = devices and recipe.federation.aggregation == "masked"
+    stand_ins = facts.registered is not None and facts.registered.keys_made_by_server > recipe.federation.colluding
+    applies = {
         "held_out": facts.held_out == EXACT,
+        **dict.fromkeys(("settings", "later_runs", "owners_files", "other_models", "second_ids"), True),
         "shared_records": facts.owners_per_record > 1,
         "records_as_users": facts.every_record_is_a_user,
-        "philox": generator == "Philox",
         "start": facts.start is not None,
-        "turns": recipe.privacy.sampling == "in_turn",
-        "separated_rounds": recipe.privacy.sampling == "min_separation",
-        "watchers": federation is not None and not masked,
-        "watchers_of_masked_sums": masked,
-        "server": federation is not None and not masked,
-        "server_of_masked_sums": masked and by_server,
-        "server_with_more": masked and not by_server,
-        "kept_keys": federation is not None and federation.stand_ins > 0,
+        "turns": sampling == "in_turn",
+        "separated_rounds": sampling == "min_separation",
+        "watchers": devices,
+        "server": devices,
+        "kept_keys": masked and stand_ins,
         "spoiled_rounds": masked,
-        "late_silos": federation is not None,
-        "silos_draw": federation is not None,
+        "silos": devices,
         "rehearsed": recipe.local.objective == "rehearsal",
     }
-    for code in get_args(NotCovered):
-        if applies.get(code, True):
-            yield code
+    return [code for code, is_so in applies.items() if is_so]
 
 
 def charge_faults(evidence: Evidence) -> Iterator[str]:
     """Rounds that a ledger does not charge, and charges for no round of this run, nor for what it began with."""
     facts, mechanism = evidence.facts, evidence.mechanism()
-    planned, rounds = mechanism.events(facts.rounds_planned), list(evidence.rounds.items())
+    charged, due = evidence.rounds, total_of(mechanism.events(facts.rounds_planned))
     if facts.start and total_of(facts.start.charged) - total_of(evidence.charged):
         yield "it does not charge the runs that the model starts from, whose people are this run's"
     yield from _fact_faults(evidence, mechanism)
     if facts.vocabulary.private != any(isinstance(event, ThresholdedHistogram) for event, _ in evidence.charged):
         yield "a vocabulary is charged, or found in the users' own text, and not both"
-    choices = [event for event, _ in rounds if isinstance(event, BestOfRuns)]
+    choices = [event for event in charged if isinstance(event, BestOfRuns)]
     if bool(facts.chosen) != bool(choices):
         yield "the model was chosen among runs in its charges or in its facts, and not in both"
-    elif choices:
-        if len(rounds) != 1 or rounds[0][1] != 1 or merged(choices[0].run) != merged(planned):
-            yield "the model was chosen among runs, and its charges are not one for a choice of such runs"
-        yield from _unbudgeted(evidence, mechanism)
-        return
-    for event, _ in rounds:
-        if event not in {one for one, _ in planned}:
-            yield f"it charges what is no round of this run: {event.kind}, {event.to_json()}"
-    for event, count in planned:
-        if evidence.rounds[event] != count:
-            charged = count_of(evidence.rounds[event], "round")
-            yield f"it charges {charged} of noise multiplier {event.noise_multiplier:g}, and {count} are due"
+    elif choices and (len(charged) != 1 or charged[choices[0]] != 1 or total_of(choices[0].run) != due):
+        yield "the model was chosen among runs, and its charges are not one for a choice of such runs"
+    elif not choices and charged != due:
+        yield f"its rounds are charged as {_told(charged)}, and due are {_told(due)}"
     yield from _unbudgeted(evidence, mechanism)
+
+
+def _told(rounds: Counter[Event]) -> str:
+    each = (f"{count} {event.kind} of noise multiplier {event.noise_multiplier:g}" for event, count in rounds.items())
+    return ", ".join(each) or "none"
 
 
 def _fact_faults(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:

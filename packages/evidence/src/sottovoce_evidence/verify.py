@@ -16,7 +16,17 @@ from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.accounting.cross_check import dp_accounting_epsilon
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import DamagedRun, SettingError, SottoError, plain_number
-from sottovoce_evidence.files import CHECKSUM, Facts, Json, as_json, parse_json, read_plain, read_sealed, sha256_of
+from sottovoce_evidence.files import (
+    CHECKSUM,
+    Facts,
+    Json,
+    as_json,
+    from_json_number,
+    parse_json,
+    read_plain,
+    read_sealed,
+    sha256_of,
+)
 from sottovoce_evidence.ledger import charges_of, read_release
 from sottovoce_evidence.readme import Released, readme
 from sottovoce_evidence.recipe import Recipe
@@ -39,10 +49,10 @@ from sottovoce_evidence.release import (
     is_release,
     largest,
     numbers_in,
-    shown,
     texts_in,
 )
 from sottovoce_evidence.rules import guarantee_rules
+from sottovoce_evidence.signature import shown
 from sottovoce_evidence.statement import (
     EXACT,
     PRIVATE,
@@ -61,12 +71,8 @@ T = TypeVar("T")
 
 PASSED, FAILED, ABSENT, UNCHECKED = "passed", "failed", "not there", "not checked"
 OWN_CODE = "own code"  # the check of what only code of the owner's own could show
-# Facts of facts.json that nothing in a release contradicts.
-OWNERS_WORD = (
-    *("run", "starts", "clipped_parts", "own_sensitivity", "vocabulary", "start", "canaries", "registered"),
-    *("practice", "owners_per_record", "every_record_is_a_user", "held_out", "epsilon_store", "relation_store"),
-    *("store_gone", "software", "audits", "private_accuracy", "epsilon_held_out", "published"),
-)
+_CONTRADICTED = ("rounds_planned", "rounds_done", "files", "chosen")  # by the recipe, the ledger or the folder
+OWNERS_WORD = tuple(each.name for each in fields(RunFacts) if each.name not in _CONTRADICTED)
 NOT_PROVED = (
     "that the model was trained as the statement says, with this noise: only its owner's machine shows that",
     "that the ledger lists all uses of these people's text: others may be in another store or in no ledger",
@@ -138,7 +144,8 @@ def verify_release(folder: str | Path, *, signer: str | None = None, unsigned: b
     folder = Path(folder)
     released = is_release(folder)
     if not released and not bases.is_base(folder):
-        raise SottoError(f"{str(folder)!r} is not a release: {_no_release(folder)}")
+        why = f"it has neither {STATEMENT} nor {LEDGER}" if folder.is_dir() else "there is no such folder"
+        raise SottoError(f"{str(folder)!r} is not a release: {why}; give the folder that `sotto release` wrote")
     if signer is not None and not signer.startswith("SHA256:"):
         signer = _fingerprint_in(signer, folder)
     signed = signature.check_folder(folder, signature.RELEASE if released else signature.BASE, largest)
@@ -200,7 +207,7 @@ class _Found:
         yield _judged("record", self._record_faults(evidence, due), "its rounds are those of the recipe")
         if due.private_accuracy is not None or due.held_out == PRIVATE:
             yield _judged("held-out users", self._held_out_faults(due), "no exact figure in this folder is of them")
-        self._read_readme(evidence, due)
+        self._read_readme(due)
         self.notes += _notes(self.signed, due)
 
     def _rule_faults(self, evidence: Evidence) -> Iterator[str]:
@@ -214,26 +221,18 @@ class _Found:
         """A claimed ε may be larger than the one that follows, never smaller. All else is equal."""
         stated = {name: value for name, value in stated.items() if name != CHECKSUM}
         for path, claim, value in differences(stated, due.exactly()):
+            numbers = isinstance(claim, float) and isinstance(value, float)
             follows = is_epsilon(path) and path not in {each.name for each in fields(RunFacts)}
-            if follows and isinstance(claim, float) and isinstance(value, float):
-                if claim >= value * (1 - ROUNDING):
-                    if not claim <= value * (1 + 1e-2):
-                        self.notes.append(f"{path} is stated as {claim:g}, and {value:.4g} follows: it claims less")
-                    continue
-                yield f"{path} = {claim:g} is claimed, and it comes to {accounting.rounded_up(value, 4)}"
-            else:
+            if not (numbers and follows and claim >= value * (1 - ROUNDING)):
                 yield f"{path} is {_value(claim)}, and {_value(value)} follows"
+            elif not claim <= value * (1 + 1e-2):
+                self.notes.append(f"{path} is stated as {claim:g}, and {value:.4g} follows: it claims less")
 
     def _second_opinions(self, evidence: Evidence, due: Statement) -> Iterator[str]:
         """Every accountant's figure is an upper bound. dp-accounting's own must not lie far above what is claimed."""
-        for name, claimed, replaced in (
-            ("epsilon", due.epsilon, False),
-            ("epsilon_replaced", due.epsilon_replaced, True),
-        ):
-            if claimed is None or len(evidence.charged) > _MOST_CROSS_CHECKED:
-                continue
-            theirs = dp_accounting_epsilon(evidence.charged, due.delta, replaced=replaced)
-            if theirs is not None and not theirs <= claimed * (1 + _AGREE):
+        for name, claimed in (("epsilon", due.epsilon), ("epsilon_replaced", due.epsilon_replaced)):
+            theirs = _theirs(evidence.charged, due.delta, replaced=name != "epsilon") if claimed is not None else None
+            if theirs is not None and claimed is not None and not theirs <= claimed * (1 + _AGREE):
                 yield f"{name} comes to {claimed:.4g}, and dp-accounting computes {accounting.rounded_up(theirs, 4)}"
 
     def _model_faults(self, evidence: Evidence, due: Statement) -> Iterator[str]:
@@ -260,31 +259,27 @@ class _Found:
         norms = mechanism.clip_norms(1, mechanism.start())
         lines = _lines(self.folder / RECORD)
         for line in lines:
-            number, epsilon = line["round"], accounting_number(line.get("epsilon", spent))
+            number, epsilon = line["round"], from_json_number(line.get("epsilon", spent))
             if line.keys() - _LINE or not before < number <= due.rounds_done or not epsilon >= spent * (1 - 1e-3):
                 yield f"no run writes the line of round {number}"
                 return
             before, spent = number, epsilon
-            if number == 0 or line.get("delta", due.delta) != due.delta:
-                if number:
-                    yield f"round {number} has δ = {_value(line['delta'])}"
-                continue
-            planned = joint_norm(mechanism.clip_norms(number, mechanism.start()))
-            norm, std = line.get("clip_norm", planned), line.get("noise_std")
-            if mechanism.tracking is None and not math.isclose(norm, planned, rel_tol=ROUNDING):
-                yield f"round {number} has clip norm {norm:g}, and by {RECIPE} it is {planned:.7g}"
+            if line.get("delta", due.delta) != due.delta:
+                yield f"round {number} has δ = {_value(line['delta'])}"
+            planned = joint_norm(mechanism.clip_norms(max(number, 1), mechanism.start()))
+            norm = line.get("clip_norm", planned)
+            stds = [one.noise_std(max(number, 1), norms)[0] / joint_norm(norms) * norm for one in both]
+            std = line.get("noise_std", stds[0])
+            clipped = mechanism.tracking is not None or math.isclose(norm, planned, rel_tol=ROUNDING)
+            if not clipped or not any(math.isclose(std, one, rel_tol=ROUNDING) for one in stds):
+                stated = f"clip norm {norm:g} and noise of standard deviation {std:g}"
+                yield f"round {number} has {stated}, and by {RECIPE} they are {planned:.7g} and {stds[0]:.7g}"
                 return
-            due_std = [one.noise_std(number, norms)[0] / joint_norm(norms) * norm for one in both]
-            if std is not None and not any(math.isclose(std, one, rel_tol=ROUNDING) for one in due_std):
-                yield f"round {number} has noise of standard deviation {std:g}, and by {RECIPE} it is {due_std[0]:.7g}"
-                return
-        if due.chosen:  # its ε has more than the rounds of the record
+        if not lines or due.chosen:  # the ε of a choice has more than the rounds of the record
             return
-        if lines and before != due.rounds_done:
-            yield f"it ends with round {before}, and the statement with {due.rounds_done}"
-        for line in lines[-1:]:
-            if 0 < line["round"] == due.rounds_done and spent < due.epsilon_spent * (1 - 1e-3):
-                yield f"its last ε is {spent:.4g}, and that of these rounds comes to {due.epsilon_spent:.4g}"
+        if before != due.rounds_done or (before and spent < due.epsilon_spent * (1 - 1e-3)):
+            ends = f"round {due.rounds_done} and ε = {due.epsilon_spent:.4g}"
+            yield f"it ends with round {before} and ε = {spent:.4g}, and the statement with {ends}"
 
     def _held_out_faults(self, due: Statement) -> Iterator[str]:
         """Exact figures of people who have a guarantee, and an accuracy of theirs that does not fit its noise."""
@@ -308,14 +303,14 @@ class _Found:
         if total is None or not cost * (1 - ROUNDING) <= total < math.inf:
             yield f"ε of all private evaluations is {_value(total)}, and that of this one {cost:.4g}"
 
-    def _read_readme(self, evidence: Evidence, due: Statement) -> None:
+    def _read_readme(self, due: Statement) -> None:
         """Prose is compared where it was written by this version."""
         writer, own = due.software.get("sottovoce-evidence"), version("sottovoce-evidence")
         if writer != own:
             self.notes.append(f"{README} was written by version {_value(writer)}, and is not compared by {own}")
             return
         signer = self.signed.signer or "FINGERPRINT"
-        text, why = _try(lambda: readme(Released.of(self.folder, due, evidence.recipe), signer).encode().decode())
+        text, why = _try(lambda: readme(Released.of(self.folder, due), signer).encode().decode())
         if text is None:
             self.notes.append(f"{LOUD}: {README} could not be rendered again ({why})")
         elif read_plain(self.folder / README) != text.encode():
@@ -342,24 +337,23 @@ def read_evidence(folder: Path) -> Evidence:
     return evidence
 
 
+def _theirs(spent: Spent, delta: float, *, replaced: bool = False) -> float | None:
+    return dp_accounting_epsilon(spent, delta, replaced=replaced) if len(spent) <= _MOST_CROSS_CHECKED else None
+
+
 def accounted(spent: Spent, delta: float) -> list[Accounted]:
     """ε by three accountants."""
-    theirs = dp_accounting_epsilon(spent, delta) if len(spent) <= _MOST_CROSS_CHECKED else None
-    ours = {
-        name: accounting.epsilon(spent, delta, name) if all(name in event.accountants for event, _ in spent) else None
-        for name in ("pld", "rdp")
-    }
-    return [
-        Accounted(accounting.accountant_name("pld"), ours["pld"]),
-        Accounted("PLD of dp-accounting alone", theirs),
-        Accounted(accounting.accountant_name("rdp"), ours["rdp"]),
-    ]
+    found = {"PLD of dp-accounting alone": _theirs(spent, delta)}
+    for name in ("pld", "rdp"):
+        known = all(name in event.accountants for event, _ in spent)
+        found[accounting.accountant_name(name)] = accounting.epsilon(spent, delta, name) if known else None
+    return [Accounted(name, epsilon) for name, epsilon in found.items()]
 
 
 def _promise_faults(due: Statement) -> Iterator[str]:
     if not due.has_guarantee or not math.isfinite(due.mechanism.sensitivity):
         yield "it gives no guarantee: ε is infinite, or nothing bounds what one user can do"
-    if due.secrets == "seeded":
+    if due.is_seeded:
         yield "the noise follows from the seed of the recipe: anyone who knows it can undo the noise"
     if not due.epsilon_store >= due.epsilon * (1 - 1e-3):
         yield "the total of the store is less than what this run alone was charged"
@@ -369,9 +363,6 @@ def _promise_faults(due: Statement) -> Iterator[str]:
 
 
 def _notes(signed: signature.Signed, due: Statement) -> Iterator[str]:
-    if due.delta * due.declared.users >= 1:
-        delta, least = f"δ = {plain_number(due.delta)}", f"1/users = {1 / due.declared.users:.2g}"
-        yield f"{LOUD}: {delta} IS NOT BELOW {least}. One person in so many may be given away; the recipe allows it"
     if math.isinf(due.epsilon_store):
         yield "the total of the store is not known: no accountant has an answer for all its runs together"
     if signed.not_signed:
@@ -391,25 +382,10 @@ def _lines(path: Path) -> list[Json]:
     return [parse_json(line) for line in lines]
 
 
-def accounting_number(value: Any) -> float:
-    return math.inf if value == "infinity" else float(value)
-
-
 def _value(value: Any) -> str:
     """A value of a file, for one line."""
     text = "not stated" if value is None else f"{value:.7g}" if isinstance(value, float) else ascii(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _no_release(folder: Path) -> str:
-    """What a folder is, and what to do."""
-    if not folder.is_dir():
-        return "it is a file; give the folder" if folder.exists() else "there is no such folder; check the path"
-    if (folder / "recipe.toml").is_file():
-        return f"it is a run; `sotto release {folder} --out DIR` makes one"
-    if (folder / "store.json").is_file():
-        return "it is a store; `sotto train` makes a run on it, and `sotto release` a release of the run"
-    return f"it has neither {STATEMENT} nor {LEDGER}; give the folder that `sotto release` wrote"
 
 
 def _try(read: Callable[[], T]) -> tuple[T | None, str]:
@@ -435,11 +411,6 @@ def _without_folder(text: str, folder: Path) -> str:
 
 def _files(signed: signature.Signed, *, released: bool) -> Check:
     faults = list(signed.file_faults)
-    if signed.unsigned:
-        large = [shown(name) for name, size in signed.sizes.items() if size > largest(name)]
-        faults += [f"{name} is too large" for name in large] + [
-            f"{shown(name)} is not a plain file" for name in signed.odd
-        ]
     if released:
         faults += [fault for fault in folder_faults(signed.sizes) if fault not in faults]
     if signed.unsigned and not faults:

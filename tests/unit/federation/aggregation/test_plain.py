@@ -106,19 +106,11 @@ def test_a_clip_that_the_server_does_not_know_is_refused_before_anything_is_aske
     @dataclass(frozen=True)
     class HalvesClip:
         clip_norms: tuple[float, ...] = (S, S)
-        weight_aware: bool = False
 
     of = mechanism()
     object.__setattr__(of, "clipping", HalvesClip())
     with pytest.raises(SottoError, match="HalvesClip"):
         Aggregator(TASK, {"phone": 1}, of, np.array([S, S]), LIKE)
-
-
-def test_a_silo_is_bounded_by_its_users_times_S_also_where_weights_are_in_the_clip():
-    of = mechanism(FlatClip(S, weight_aware=True))
-    one = collected(of=of)
-    one.take("silo", contribution(100.0, users=4, weight=0.5).to_bytes())
-    assert 0.999 * 4 * S < length_of(one.total().total) <= 4 * S
 
 
 def test_what_a_hostile_device_adds_is_within_the_sensitivity_of_both_estimators():

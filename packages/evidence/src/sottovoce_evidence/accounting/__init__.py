@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import accumulate
@@ -79,14 +79,17 @@ __all__ = [
 _EXACT_ROUNDS = {"pld": 20, "rdp": 1_000, "moments": 5_000}  # a curve has every round up to here
 
 
-def accountant_name(accountant: str) -> str:
-    """As it is shown with an ε, with the versions that gave it: `RDP (dp-accounting 0.6.0)`."""
+def accountant_name(accountant: str, software: Mapping[str, str] | None = None) -> str:
+    """As it is shown with an ε, with the versions that gave it: `RDP (dp-accounting 0.6.0)`. They are those installed,
+    if no others are given.
+    """
     check_accountant(accountant)
     if accountant == "moments":
         return "moments accountant (Abadi et al. 2016, orders 1 to 32)"
-    library = f"dp-accounting {version('dp-accounting')}"
+    of = version if software is None else lambda name: software.get(name, "of an unknown version")
+    library = f"dp-accounting {of('dp-accounting')}"
     # PLD is composed here and read off by the library.
-    return f"PLD (sottovoce {version('sottovoce-evidence')}, {library})" if accountant == "pld" else f"RDP ({library})"
+    return f"PLD (sottovoce {of('sottovoce-evidence')}, {library})" if accountant == "pld" else f"RDP ({library})"
 
 
 def rounded_up(epsilon: float, digits: int = 3) -> str:

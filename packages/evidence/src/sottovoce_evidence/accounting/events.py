@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
@@ -44,14 +44,19 @@ class Event(ABC):
         """The chance that it gives a user away, whatever the noise."""
         return 0.0
 
-    @abstractmethod
     def gaussians(self) -> tuple[Sampled, ...]:
-        """The rounds that it costs as much as, apart from `giveaway`."""
+        """The rounds that it costs as much as, apart from `giveaway`: one that all users join, if not others."""
+        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for a ledger: `event_from_json` reads them."""
         values: Any = self  # a dataclass
         return {"kind": self.kind, **{name: value for name, value in asdict(values).items() if value is not None}}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Event:
+        """The event of any kind that `to_json` wrote."""
+        return event_from_json(values)
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
@@ -193,6 +198,11 @@ class BestOfRuns(Event):
         run = [{"event": event.to_json(), "count": count} for event, count in self.run]
         return {**super().to_json(), "run": run}
 
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Event:
+        """The event of any kind that `to_json` wrote."""
+        return event_from_json(values)
+
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
         run = tuple((event_from_json(one["event"]), int(one["count"])) for one in values.pop("run"))
@@ -231,13 +241,14 @@ class CorrelatedGaussian(Event):
         """Of zero-concentrated differential privacy, for one user added or removed."""
         return math.inf if self.noise_multiplier == 0 else 0.5 / self.noise_multiplier**2
 
-    def gaussians(self) -> tuple[SampledGaussian, ...]:
-        """A round that all users join."""
-        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
-
     def to_json(self) -> dict[str, Any]:
         own = {"kind": self.kind, "noise_multiplier": self.noise_multiplier, "sensitivity": self.sensitivity}
         return {**own, **self.participation.to_json(), **self.matrix.to_json()}
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> Event:
+        """The event of any kind that `to_json` wrote."""
+        return event_from_json(values)
 
     @classmethod
     def from_fields(cls, values: dict[str, Any]) -> Event:
@@ -279,10 +290,6 @@ class ThresholdedHistogram(Event):
     def giveaway(self) -> float:
         return self.delta
 
-    def gaussians(self) -> tuple[SampledGaussian, ...]:
-        """A round that all users join."""
-        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
-
 
 @dataclass(frozen=True)
 class HeldOutSums(Event):
@@ -304,10 +311,6 @@ class HeldOutSums(Event):
         if type(self.tokens_per_user) is not int or not 1 <= self.tokens_per_user <= MOST_TOKENS:
             text = f"{{tokens_per_user}} must be from 1 to {MOST_TOKENS}: the tokens for which one user counts"
             raise SettingError(text, tokens_per_user=self.tokens_per_user)
-
-    def gaussians(self) -> tuple[SampledGaussian, ...]:
-        """A round that all users join."""
-        return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
 
 
 @dataclass(frozen=True)

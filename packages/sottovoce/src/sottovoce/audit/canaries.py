@@ -36,8 +36,8 @@ HEADS = 4096  # of the reference space: each with every last word, so that two m
 BEAMS = 5
 
 
-def choose(audit: Audit, vocabulary: Tokenizer, tokens_per_user: int) -> Registry:
-    """Sequences of words by chance, no two with the same beginning."""
+def choose(audit: Audit, vocabulary: Tokenizer, tokens_per_user: int, seed: int = 0) -> Registry:
+    """Sequences of words by chance, no two with the same beginning: they follow from the seed, and are public."""
     needs_words(vocabulary, "a canary (audit.users, audit.secrets)")
     length = audit.prefix + audit.words
     if audit.users:
@@ -50,7 +50,7 @@ def choose(audit: Audit, vocabulary: Tokenizer, tokens_per_user: int) -> Registr
             f"audit.copies={audit.copies} of {length} words do not fit the {tokens_per_user} tokens of a user; at most "
             f"{most} do: lower audit.copies, audit.prefix or audit.words"
         )
-    sequences = _different(audit, vocabulary, audit.users + audit.secrets)
+    sequences = _different(audit, vocabulary, audit.users + audit.secrets, seed)
     return Registry(
         vocabulary=vocabulary.fingerprint,
         prefix=audit.prefix,
@@ -62,14 +62,14 @@ def choose(audit: Audit, vocabulary: Tokenizer, tokens_per_user: int) -> Registr
     )
 
 
-def _different(audit: Audit, vocabulary: Tokenizer, count: int) -> list[tuple[str, ...]]:
+def _different(audit: Audit, vocabulary: Tokenizer, count: int, seed: int) -> list[tuple[str, ...]]:
     choices = np.flatnonzero(vocabulary.word_mask)
     if len(choices) ** audit.prefix < 2 * count:
         raise SottoError(
             f"{len(choices)} words have too few beginnings of audit.prefix={audit.prefix} for {count} canaries; take a "
             f"longer one, or fewer canaries"
         )
-    key = hashlib.blake2b(f"canaries {audit.seed}".encode(), digest_size=16).digest()
+    key = hashlib.blake2b(f"canaries {seed}".encode(), digest_size=16).digest()
     generator, found = philox(key), dict[tuple[str, ...], tuple[str, ...]]()
     while len(found) < count:
         words = tuple(vocabulary.text_of(token) for token in generator.choice(choices, audit.prefix + audit.words))

@@ -171,7 +171,7 @@ def assemble(
     mechanism = build_mechanism(recipe, layers)
     # A store that does not know its users by name is refused here.
     # The users of a federation are named on their devices.
-    in_turn = recipe.run.algorithm != "central" and mechanism.sampler.uses_names and store.named is None
+    in_turn = recipe.run.algorithm != "central" and not mechanism.sampler.amplifies and store.named is None
     turns = store.names_fingerprint if in_turn else None
     algorithm = Algorithm(
         mechanism=mechanism,

@@ -14,7 +14,6 @@ from sottovoce.privacy.sampling import SAMPLERS
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.accounting.matrices import Identity
-from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.mechanism import (
     accountant_of,
     charges_of,
@@ -46,9 +45,6 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
     _ = SAMPLERS[privacy.sampling], CLIPS[privacy.clipping], ESTIMATORS[privacy.estimator]
     check_noise(privacy.noise)
     rules.check(rules.recipe_rules(recipe, processes, before))
-    if privacy.layer_clip_norms:
-        # One meaning of S everywhere: the bound on the whole update.
-        recipe = recipe.replace(privacy={"clip_norm": joint_norm(privacy.layer_clip_norms)})
     if privacy.mode != "private":
         return recipe
     accountant = accountant_of(privacy)

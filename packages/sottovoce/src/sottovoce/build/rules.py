@@ -94,32 +94,30 @@ def _cohort(privacy: Privacy) -> Iterator[str]:
 def _schedules(recipe: Recipe) -> Iterator[str]:
     privacy, rounds = recipe.privacy, recipe.run.rounds
     schedules = {
-        "privacy.clip_schedule": (privacy.clip_schedule, privacy.clip_path),
-        "privacy.noise_schedule": (privacy.noise_schedule, "steps"),
-        "server.schedule": (recipe.server.schedule, "steps"),
+        "privacy.clip_schedule": privacy.clip_schedule,
+        "privacy.noise_schedule": privacy.noise_schedule,
+        "server.schedule": recipe.server.schedule,
     }
-    for key, (points, path) in schedules.items():
-        last = _schedule(key, points, path).last_change
+    for key, points in schedules.items():
+        last = _schedule(key, points).last_change
         if last > rounds:
             yield f"{key} changes at round {last}, and run.rounds={rounds}; end the schedule before, or train longer"
     if privacy.clip_schedule and privacy.adaptive_quantile is not None:
         yield "privacy.clip_schedule and privacy.adaptive_quantile both move the clip norm; keep one"
     if privacy.clip_schedule and not CLIPS[privacy.clipping].bounded and privacy.mode != "experiment":
         yield f"privacy.clip_schedule has nothing to change: privacy.clipping={privacy.clipping!r}; remove one of them"
-    if privacy.clip_path != "steps" and len(privacy.clip_schedule) < 2:
-        yield f"privacy.clip_path={privacy.clip_path!r} needs a clip_schedule of two pairs or more"
     if privacy.noise_schedule and privacy.mode == "none":
         yield "privacy.noise_schedule has no meaning in mode 'none', which adds no noise; remove it"
     changes = not build_schedule(privacy.noise_schedule).constant
-    if changes and not SAMPLERS[privacy.sampling].noise_may_change:
+    if changes and not SAMPLERS[privacy.sampling].amplifies:
         noise = "a noise schedule gives users who join in different rounds different noise"
         yield f"{noise}; with privacy.sampling={privacy.sampling!r} keep the noise as it is"
 
 
-def _schedule(key: str, points: tuple[tuple[float, ...], ...], path: str) -> Schedule:
+def _schedule(key: str, points: tuple[tuple[float, ...], ...]) -> Schedule:
     """The error of a bad schedule names its key."""
     try:
-        return build_schedule(points, path)
+        return build_schedule(points)
     except SottoError as error:
         raise SottoError(f"{key}: {error}") from None
 
@@ -260,10 +258,6 @@ def adapter_rules(survey: Survey) -> Iterator[str]:
 
 def model_rules(recipe: Recipe, layers: Sequence[str], devices_here: int) -> Iterator[str]:
     """Rules of a recipe, the layers of its model and the devices of this process."""
-    norms = recipe.privacy.layer_clip_norms
-    if norms and len(norms) != len(layers):
-        found = f"{len(layers)} layers: {', '.join(layers)}"
-        yield f"privacy.layer_clip_norms has {len(norms)} norms, and the model {found}"
     if recipe.run.devices > devices_here:
         yield f"run.devices={recipe.run.devices} is more than the {devices_here} there are; 0 takes all"
 

@@ -58,7 +58,6 @@ def train(
     out: Annotated[Path | None, option("Folder of the new run.")] = None,
     settings: Settings = None,
     start: Annotated[str | None, option("A base, run, release or Hugging Face folder to start from.", "--from")] = None,
-    allow_large_delta: Annotated[Flag, option("Train although δ is not below 1/users.")] = False,
     practice: Annotated[Flag, option("On made-up people, as many as declared: nobody is charged.")] = False,
     confirmation: Confirmation = ASK,
     several: Processes = ALONE,
@@ -88,8 +87,6 @@ def train(
         chosen = chosen.replace(model={"initial": start})
     if (initial := chosen.model.initial) in bases.shipped() and Path(initial).exists() and not json:
         log(f"note: {initial!r} is the base in the package; to start from the folder {initial}, say ./{initial}")
-    if allow_large_delta:
-        chosen = chosen.replace(privacy={"allow_large_delta": True})
     if confirmation.dry_run:
         found = forecast(chosen, out, before_timing=None if json else say_timing, practice=practice)
         if json:

@@ -146,7 +146,7 @@ def assemble_timed(recipe: Recipe, store: Store, cohort: int) -> Assembly:
     privacy = {key: getattr(Privacy(), key) for key in left_out}
     sampling = "fixed" if store.users == cohort else "poisson"
     privacy |= {"users": store.users, "cohort": cohort, "sampling": sampling, "accountant": "rdp", "secrets": "seeded"}
-    privacy |= {"noise_multiplier": 1.0, "noise_std": None, "epsilon": None, "allow_large_delta": True}
+    privacy |= {"noise_multiplier": 1.0, "noise_std": None, "epsilon": None, "delta": 1e-12}
     timed = recipe.replace(privacy=privacy, audit={"users": 0, "secrets": 0}, federation=asdict(Federation()))
     return assemble(timed, store)
 

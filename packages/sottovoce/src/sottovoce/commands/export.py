@@ -136,7 +136,7 @@ def stated(statement: Statement) -> dict[str, Any]:
 
 def _is_for_owner_alone(source: ModelFolder) -> bool:
     """Are the files of its model? They are of people's text where no guarantee holds (`new_run.is_for_owner_alone`)."""
-    promised = source.statement is not None and source.statement.private and source.statement.secrets != "seeded"
+    promised = source.statement is not None and source.statement.private and not source.statement.is_seeded
     return not promised and not source.is_public
 
 

@@ -24,7 +24,7 @@ def choose_canaries(recipe: Recipe, store: Store) -> Registry | None:
     """The canaries that a recipe adds to the users of a store, if any."""
     if not recipe.audit.plants:
         return None
-    return choose(recipe.audit, store.vocabulary, store.tokens_per_user)
+    return choose(recipe.audit, store.vocabulary, store.tokens_per_user, recipe.run.seed)
 
 
 def read_registry(run: RunFolder, header: Json) -> Registry | None:

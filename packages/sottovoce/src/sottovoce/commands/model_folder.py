@@ -141,7 +141,7 @@ class ModelFolder:
     def has_guarantee(self) -> bool:
         """Do the people it was trained on have a guarantee? Who knows the seed of a seeded run can undo its noise."""
         found = self.statement
-        return found is not None and found.has_guarantee and found.secrets != "seeded"
+        return found is not None and found.has_guarantee and not found.is_seeded
 
     @cached_property
     def recipe(self) -> Recipe:

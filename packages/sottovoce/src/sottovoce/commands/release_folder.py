@@ -173,7 +173,7 @@ class ReleaseFolder:
         evidence = read_evidence(draft)
         statement = state(evidence)
         run.write_json(draft / STATEMENT, sealed(statement.to_json()))
-        text = readme(Released.of(draft, statement, evidence.recipe), self.signer)
+        text = readme(Released.of(draft, statement), self.signer)
         write_aside(draft / README, text.encode())
 
     def _export(self, draft: Path, statement: Statement) -> None:

@@ -54,7 +54,7 @@ class Coordinator:
         if algorithm.frozen is not None:
             frozen = frozen_part(self.roster.federation, assembly.frozen_arrays)
             name, part = frozen.name, frozen.to_bytes()
-        silence = Silence(assembly.recipe.federation.silent_rounds)
+        silence = Silence()
         while state.round < assembly.recipe.run.rounds:
             silence.check()
             number = state.round + 1

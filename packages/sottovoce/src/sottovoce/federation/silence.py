@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from sottovoce.federation.aggregation.phases import JOINED
 from sottovoce_evidence.errors import LostProcess, count_of
 
+MOST_SILENT = 3  # rounds in a row
+
 
 class Silence:
     """Counts the rounds of this process that nobody took part in, one after another.
@@ -15,15 +17,14 @@ class Silence:
     ask nobody is not counted: so it falls by chance where cohorts are small. One that found nobody free is.
     """
 
-    def __init__(self, most: int):
-        self._most, self._rounds, self._last = most, 0, ""
+    def __init__(self) -> None:
+        self._rounds, self._last = 0, ""
 
     def check(self) -> None:
         """Stop before a round is paid for."""
-        if self._rounds >= self._most:
-            rule = f"federation.silent_rounds = {self._most}"
+        if self._rounds >= MOST_SILENT:
             said = f"no device took part in the last {count_of(self._rounds, 'round')} ({self._last})"
-            raise LostProcess(f"{said}, and each was paid for: the server stops ({rule}); look after the devices first")
+            raise LostProcess(f"{said}, and each was paid for: the server stops; look after the devices first")
 
     def note(self, answers: Mapping[str, int], wanted: bool) -> None:
         """Count a round, by the number of devices that answered so and so, and by whether any were to be asked."""

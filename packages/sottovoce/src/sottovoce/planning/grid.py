@@ -195,7 +195,7 @@ def _check(recipe: Recipe) -> None:
             )
     if privacy.epsilon is None and privacy.noise_multiplier is None:
         raise SottoError("the recipe has neither privacy.epsilon nor privacy.noise_multiplier; set one of them")
-    if privacy.delta >= 1 / privacy.users and not privacy.allow_large_delta:
+    if privacy.delta >= 1 / privacy.users:
         limit = f"1/users = {1 / privacy.users:.2g}, or one person's text may be released"
         raise SottoError(f"privacy.delta={plain_number(privacy.delta)} must be below {limit}; lower it")
     if recipe.run.algorithm == "els" and not privacy.examples_per_user:

@@ -55,9 +55,9 @@ class Clip(bounds.ClipNorms):
     """Cuts an update into parts and bounds each.
 
     A subclass gets what its constructor asks for by name: `clip_norm` (S), `clip_norms` (one for each layer), `arrays`
-    (how many each layer has), `weight_aware`.
+    (how many each layer has).
     Guarantee: part j of the result has L2 norm at most the clip norm j that is given, so the sensitivity follows from
-    `joint_norm` of the clip norms. With `weight_aware` it is w·Δ that is bounded, not Δ.
+    `joint_norm` of the clip norms.
     """
 
     def normalised(self) -> Self:
@@ -85,8 +85,7 @@ class Clip(bounds.ClipNorms):
 class FlatClip(bounds.FlatClip, Clip):
     """Clip the concatenation of all layers to `clip_norm`.
 
-    Guarantee: the result has L2 norm at most the clip norm it is given. With `weight_aware` it is w·Δ that is kept
-    within it, so that a user with little text may send a longer Δ.
+    Guarantee: the result has L2 norm at most the clip norm it is given.
     """
 
 
@@ -97,9 +96,9 @@ class PerLayerClip(bounds.PerLayerClip, Clip):
     """
 
     @staticmethod
-    def even(clip_norm: float, layers: int, weight_aware: bool = False) -> PerLayerClip:
+    def even(clip_norm: float, layers: int) -> PerLayerClip:
         """S_j = S/√m, so that all m layers together stay within S."""
-        return PerLayerClip(bounds.even_norms(clip_norm, layers), weight_aware)
+        return PerLayerClip(bounds.even_norms(clip_norm, layers))
 
     def parts(self, leaves: Sequence[Any]) -> list[Sequence[Any]]:
         counts = self.arrays or (1,) * len(self.clip_norms)
@@ -117,13 +116,6 @@ class NoClip(bounds.NoClip, Clip):
 
 
 CLIPS = Registry[Clip]("privacy.clipping", {"flat": FlatClip, "per_layer": PerLayerClip, "none": NoClip})
-
-
-def norms_for(clipping: Clip, clip_norms: ClipNorms, weight: Float[Array, ""]) -> ClipNorms:
-    """What the parts of one user's Δ are clipped to: S, or S/w where it is w·Δ that must stay within S."""
-    if not clipping.weight_aware:
-        return clip_norms
-    return clip_norms / jnp.where(weight > 0, weight, 1.0)
 
 
 def finite_or_zero(update: Update, length: Array | None = None) -> tuple[Update, Float[Array, ""]]:

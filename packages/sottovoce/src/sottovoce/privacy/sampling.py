@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sottovoce.privacy.rng import chacha20, philox
+from sottovoce.privacy.rng import chacha20
 from sottovoce_evidence import sampling
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.registry import Registry
@@ -36,10 +36,6 @@ class Sampler(sampling.Sampling):
         They follow from people, key and round alone: a round may be asked for before others, twice, or in vain.
         """
 
-    def random(self, key: bytes) -> np.random.Generator:
-        """Random numbers from the key of a round."""
-        return chacha20(key) if self.generator == "ChaCha20" else philox(key)
-
 
 class Poisson(sampling.Poisson, Sampler):
     """Every user joins by a coin of their own.
@@ -50,7 +46,7 @@ class Poisson(sampling.Poisson, Sampler):
 
     def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
         users = len(people)
-        generator = self.random(key)
+        generator = chacha20(key)
         # One chunk of gaps nearly always reaches past the last user.
         chunk = int(users * self.user_rate + 6 * (users * self.user_rate) ** 0.5) + 16
         rows, last = [], -1
@@ -69,7 +65,7 @@ class Examples(sampling.Examples, Sampler):
     def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
         if len(people) % self.examples_per_user:
             raise SottoError(f"{len(people)} rows are not {self.examples_per_user} places for each user")
-        return Poisson(self.example_rate, self.hardened).sample(people, key, round_number)
+        return Poisson(self.example_rate).sample(people, key, round_number)
 
 
 class FixedSize(sampling.FixedSize, Sampler):
@@ -77,7 +73,7 @@ class FixedSize(sampling.FixedSize, Sampler):
 
     def sample(self, people: Sized, key: bytes, round_number: int = 0) -> np.ndarray:
         places = max(len(people), self.users)
-        drawn = np.sort(self.random(key).choice(places, size=self.cohort, replace=False, shuffle=False))
+        drawn = np.sort(chacha20(key).choice(places, size=self.cohort, replace=False, shuffle=False))
         return drawn[drawn < len(people)]
 
 

@@ -116,7 +116,7 @@ class Comparison:
         if projected := [run.name for run in private if run.statement.is_unfinished]:
             text = f"ε is projected, for all planned rounds, of: {', '.join(projected)}."
             notices.append(("Unfinished runs", text))
-        if seeded := [run.name for run in private if run.statement.secrets == "seeded"]:
+        if seeded := [run.name for run in private if run.statement.is_seeded]:
             text = f"Noise and sampling follow from a seed; anyone who knows it can undo them, in: {', '.join(seeded)}."
             notices.append(("Seeded secrets", text))
         if practice := [run.name for run in self.runs if run.statement.practice]:

@@ -69,7 +69,7 @@ def meaning_of(statement: Statement) -> Meaning:
     secret = "whether one person's text was used in training"
     if statement.relation != ADDED:
         secret = "which of two texts was one person's"
-    but = "" if statement.sampling_generator == "public turns" else ", but not who joined a round"
+    but = "" if statement.turns is not None else ", but not who joined a round"
     size = next(words for most, words in _SIZES if epsilon <= most)
     average = f" Over many guesses, the best attacker is right at most {at_most(guess)} of the time; a coin, 50%."
     paragraphs = [

@@ -15,26 +15,19 @@ from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
 from sottovoce.reporting.words import bytes_text, released_texts
 from sottovoce.runs.baselines import Baselines
-from sottovoce_evidence.adversaries import adversaries
 from sottovoce_evidence.errors import count_of, plural
 from sottovoce_evidence.files import Json
 from sottovoce_evidence.statement import PRIVATE, Statement
 from sottovoce_evidence.statement_text import (
     PRACTICE,
-    PROTECTS,
-    accountant_text,
-    epsilon_against,
     epsilon_text,
     finite,
-    format_value,
     other_relation,
-    pairs,
     paragraphs,
     percent,
     plain,
-    start_text,
+    rows,
     uncovered_texts,
-    vocabulary_text,
 )
 
 _MEASURES = (
@@ -104,9 +97,8 @@ def _view(evidence: Evidence) -> Json:
         "notices": _notices(evidence),
         "facts": _key_facts(evidence),
         "paragraphs": paragraphs(statement),
-        "statement_rows": _statement_rows(statement),
+        "statement_rows": _statement_rows(statement).items(),
         "not_covered": uncovered_texts(statement) if statement.has_guarantee else [],
-        "adversaries": [(one.who, one.sees, epsilon_against(one)) for one in adversaries(statement)],
         "figures": _figures(evidence),
         "suggestions": evidence.suggestions,
         "likeliest": max((share for _, words in evidence.suggestions for _, share in words), default=0) or 1,
@@ -148,10 +140,10 @@ def _verdict(statement: Statement) -> str:
 def _summary(evidence: Evidence) -> str:
     """The model and the data in a sentence."""
     statement, model = evidence.statement, evidence.recipe["model"]
-    declared, start = statement.declared, model.get("initial")
+    declared, start = statement.privacy, model.get("initial")
     kind = model["kind"].replace("_", " ")
     first = f"that started from “{start}”" if start and start != "none" else "that started untrained"
-    about = "about " if statement.sampling == "poisson" else ""
+    about = "about " if statement.privacy.sampling == "poisson" else ""
     where = "on their own devices" if statement.across_devices else "in a simulation"
     rounds = "one round" if statement.rounds_done == 1 else f"each of {statement.rounds_done:,} rounds"
     people = count_of(declared.users, *(("synthetic person", "synthetic people") if statement.practice else ("user",)))
@@ -181,7 +173,7 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
                 f"{epsilon_text(statement.epsilon_spent)} is spent. Stopping here does not make it smaller."
             )
         notices.append(("Unfinished run", text))
-    if statement.secrets == "seeded":
+    if statement.is_seeded:
         text = "Who was sampled and what noise was drawn follow from the run's seed."
         if statement.has_guarantee:
             text += " Anyone who knows it can undo the noise: a run for tests and reproductions, not one to release."
@@ -193,7 +185,7 @@ def _key_facts(evidence: Evidence) -> list[tuple[str, str, str]]:
     """Label, figure, remark."""
     statement, model = evidence.statement, evidence.recipe["model"]
     _, last = last_evaluation(evidence.record)
-    declared = statement.declared
+    declared = statement.privacy
     people = "held-out users"
     if last:
         people = f"about {count_of(coarse_count(last.users), 'held-out user')}"
@@ -226,43 +218,9 @@ def _of(statement: Statement) -> str:
     return other_relation(statement) + (" when this run ended" if statement.store_gone else "")
 
 
-def _statement_rows(statement: Statement) -> list[tuple[str, list[str]]]:
-    vocabulary = statement.vocabulary
-    rounds = f"{statement.rounds_done:,} done of {statement.rounds_planned:,} planned"
-    rows = [
-        ("Unit", [format_value("user")]),
-        ("Protects", [PROTECTS]),
-        ("Relation", [format_value(statement.relation)]),
-        ("ε", _epsilon_lines(statement)),
-        ("δ", [plain(statement.delta)]),
-        ("Rounds", [rounds, *([f"begun or resumed {statement.starts} times"] if statement.starts > 1 else [])]),
-        ("Sampling", [format_value(statement.sampling)]),
-        ("Declared constants", pairs(statement.declared.to_json())),
-        ("Mechanism", pairs(statement.mechanism.to_json())),
-        ("Accountant", [accountant_text(statement)]),
-        ("Secrets", [format_value(statement.secrets)]),
-        ("Noise", ["exactly rounded Gaussians, from ChaCha20 with 256-bit keys"]),
-        ("Released", released_texts(statement)),
-        ("Vocabulary", [f"fingerprint: {vocabulary.fingerprint}", f"source: {vocabulary_text(vocabulary)}"]),
-        ("Start", [start_text(statement.start)] if statement.start else []),
-        ("Software", [f"{package} {version}" for package, version in statement.software.items()]),
-    ]
-    # Without a guarantee these would only look like one.
-    left_out = () if statement.has_guarantee else ("Unit", "Relation", "δ", "Accountant", "Released")
-    return [(label, lines) for label, lines in rows if any(lines) and label not in left_out]
-
-
-def _epsilon_lines(statement: Statement) -> list[str]:
-    if not statement.has_guarantee:
-        return ["infinite"]
-    planned = "all planned rounds" + (", projected" if statement.is_unfinished else "")
-    costs = (
-        (planned, statement.epsilon),
-        (f"{planned}, when one user is replaced by another", statement.epsilon_replaced),
-        ("spent", statement.epsilon_spent),
-        (f"all private runs on the store{_of(statement)}", statement.epsilon_store),
-    )
-    return [f"{words}: {epsilon_text(cost)}" for words, cost in costs if cost is not None]
+def _statement_rows(statement: Statement) -> dict[str, list[str]]:
+    released = {"released": released_texts(statement)} if statement.has_guarantee else {}
+    return {**rows(statement), **released}
 
 
 def _evaluation_table(evidence: Evidence) -> Json | None:
@@ -328,7 +286,7 @@ def finite_points(lines: Iterable[Json], key: str) -> Points:
 def _figures(evidence: Evidence) -> list[Drawing]:
     """How the run went, by round."""
     figures = [_accuracy(evidence), _perplexity(evidence), _epsilon(evidence)]
-    return [*figures, _clip_norm(evidence)] if evidence.statement.mechanism.clip_norm_changes else figures
+    return [*figures, _clip_norm(evidence)] if evidence.statement.clip_norm_changes else figures
 
 
 def _accuracy(evidence: Evidence) -> Drawing:
@@ -385,8 +343,8 @@ def _epsilon(evidence: Evidence) -> Drawing:
 def _clip_norm(evidence: Evidence) -> Drawing:
     """Planned, or read from noised counts: public either way."""
     words = "The longest update a user could send."
-    if adaptive := evidence.statement.mechanism.adaptive:
-        words += f" It follows the {adaptive.quantile:g} quantile of users' norms, read from noised counts."
+    if (quantile := evidence.statement.privacy.adaptive_quantile) is not None:
+        words += f" It follows the {quantile:g} quantile of users' norms, read from noised counts."
     lines = [Line("", finite_points(evidence.record, "clip_norm"))]
     return Figure("clip_norm", "Clip norm by round", "L2 norm", lines).drawing(words, "No round was recorded.")
 
@@ -415,7 +373,7 @@ def _norms(evidence: Evidence, lines: Lines) -> Drawing:
     words = "L2 norm of users' updates before the last clip: 10th percentile, median, 90th percentile."
     if mechanism.clip_norm is None:
         words += " Updates are not clipped."
-    elif mechanism.clip_norm_changes:
+    elif evidence.statement.clip_norm_changes:
         words += " The clip norm changes: see the clip norm by round."
     else:
         levels = [Level("clip norm", mechanism.clip_norm)]

@@ -21,7 +21,7 @@ from sottovoce.kernels.find import Program
 from sottovoce.kernels.general import train_each
 from sottovoce.local.update import User, UserResult, UserUpdate
 from sottovoce.models.contract import LanguageModel
-from sottovoce.privacy.clipping import norm, norms_for
+from sottovoce.privacy.clipping import norm
 from sottovoce.privacy.estimators import WEIGHT_STEP, user_weight
 from sottovoce.privacy.fixed_point import BIT_STEP, MOST, FixedPoint, add, add_all, values, zeros
 from sottovoce.training.blocks import cut_into_blocks
@@ -253,7 +253,7 @@ def _train_here(spec: BlockSpec, seated: SeatedUsers, broadcast: Broadcast) -> t
     """w_k and w_k Δ_k of every user of a block, and their results. With kernels, updates are in `Parts`."""
     (users, rows), (model, key, clip_norms) = seated, broadcast
     shares = user_weight(users.length, spec.weight_cap)
-    their_norms = jax.vmap(partial(norms_for, spec.update.clipping, clip_norms))(shares)
+    their_norms = jnp.broadcast_to(clip_norms, (len(shares), *clip_norms.shape))
     keys = jax.vmap(partial(jax.random.fold_in, key))(rows)
     # As many steps as the longest text may have, which is public. A GPU then never waits for the host, which would
     # otherwise ask it after every step whether there is another.

@@ -13,7 +13,6 @@ import numpy as np
 from sottovoce.data.store import Store
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import UserResult, UserUpdate, clip_update
-from sottovoce.privacy.clipping import norms_for
 from sottovoce.privacy.estimators import user_weight
 from sottovoce.privacy.fixed_point import quantise
 from sottovoce.privacy.mechanism import Estimate
@@ -86,9 +85,8 @@ def train_one_by_one(algorithm: Algorithm, task: Task, store: Store) -> Iterator
     update, model = algorithm.user_update, algorithm.model(task.params)
     for row, user in users_of(update, store, task.cohort, task.key):
         share = user_weight(user.length, algorithm.weight_cap)  # w_k
-        norms = norms_for(algorithm.mechanism.clipping, jnp.asarray(task.clip_norms), share)  # S
         steps = update.steps(int(user.length))
-        result = _update(update, model, user, jax.random.fold_in(task.key, row), norms, steps)
+        result = _update(update, model, user, jax.random.fold_in(task.key, row), jnp.asarray(task.clip_norms), steps)
         yield np.asarray(result.sound * share), result
 
 

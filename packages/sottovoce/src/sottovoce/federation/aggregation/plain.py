@@ -126,8 +126,7 @@ class Aggregator:
             raise Refused(Code.BOUNDS)
 
     def _add(self, answer: Contribution) -> None:
-        # With weight-aware clips w·Δ is within S for each user, for any weights.
-        share = answer.users if self._clipping.weight_aware else answer.weight * WEIGHT_STEP
+        share = answer.weight * WEIGHT_STEP
         leaves = answer.leaves
         if self._grid is not None:
             parts = zip(self._clipping.parts(leaves), self._clip_norms * share / self._grid, strict=True)

@@ -174,7 +174,8 @@ def _for_paper(done: RunToMeasure) -> FinishedRun:
 
 def _guarantee(statement: dict[str, Any]) -> Facts:
     """The parts of a private run's statement that a table shows. The store's ε is of all its runs until then."""
-    facts = {key: statement[key] for key in ("epsilon", "delta", "epsilon_store", "declared")}
+    facts = {key: statement[key] for key in ("epsilon", "delta", "epsilon_store")}
+    facts["declared"] = {key: statement["privacy"][key] for key in ("users", "cohort", "total_weight", "weight_cap")}
     facts |= {key: statement["mechanism"][key] for key in ("noise_multiplier", "noise_std")}
     return facts | ({"start": statement["start"]} if "start" in statement else {})
 

@@ -222,7 +222,6 @@ class Trial:
             "cohort": cohort,
             "sampling": "fixed",
             "secrets": "seeded",
-            "randomness": "standard",  # as results that are kept have it: with another they would count as others
         }
         if self.is_private:
             privacy |= {"sampling": "poisson", "secrets": "entropy"}
