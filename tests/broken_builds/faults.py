@@ -1,4 +1,6 @@
-"""Deliberate faults, each of a kind that real systems had, with the test that must fail when it is there.
+"""Deliberate faults, each of a kind that real systems had: what each guards, and the test that must fail when it is there.
+
+SOTTOVOCE_FAULTS=noise (or sampling, clip, denominator, ...) tries those that guard one thing.
 
 `test_broken_builds.py` runs that test in a process of its own with the fault put in. A fault is a function that breaks
 the package in memory; nothing of it is on disk.
