@@ -1,4 +1,4 @@
-"""Deliberate faults, each of a kind that real systems had: what each guards, and the test that must fail when it is there.
+"""Deliberate faults, each of a kind that real systems had: what it guards, and the test that must fail when it is there.
 
 SOTTOVOCE_FAULTS=noise (or sampling, clip, denominator, ...) tries those that guard one thing.
 
