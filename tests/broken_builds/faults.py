@@ -1,4 +1,4 @@
-"""Deliberate faults, each of a kind that real systems had: what it guards, and the test that must fail when it is there.
+"""Deliberate faults, each of a kind that real systems had: what one guards, and the test that must fail with it.
 
 SOTTOVOCE_FAULTS=noise (or sampling, clip, denominator, ...) tries those that guard one thing.
 
@@ -28,7 +28,7 @@ FOLLOWS = "test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noi
 DECLARED = "test_sampling_denominator_and_noise_are_those_of_the_declared_population"
 
 
-def caught_by(path: str, test: str, tests: str = "tests", *, guards: str = ""):
+def caught_by(path: str, test: str, tests: str = "tests", *, guards: str):
     """The fault that follows must make this test fail."""
 
     def register(apply: Callable[[], None]) -> Callable[[], None]:
@@ -1270,7 +1270,9 @@ def paid_for_afterwards():
     Mechanism.estimate = query
 
 
-@caught_by("unit/runs/test_secrets.py", "test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept")
+@caught_by(
+    "unit/runs/test_secrets.py", "test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept", guards="keys"
+)
 def noise_key_reused_after_resume():
     """A round done again with the noise it had."""
     from sottovoce.runs.secrets import Secrets
@@ -1358,7 +1360,11 @@ def hard_stop_one_round_late():
     Budget.rounds_allowed = lambda self, *rest: real(self, *rest) + 1
 
 
-@caught_by("end_to_end/test_paying.py", "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before")
+@caught_by(
+    "end_to_end/test_paying.py",
+    "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before",
+    guards="keys",
+)
 def store_known_by_its_place():
     """The noise of a round does not follow what people wrote."""
     from sottovoce.data.store import Store
@@ -1846,15 +1852,6 @@ LIE = "test_a_lie_with_all_that_follows_from_it_fails"
 LEAF = "test_any_leaf_of_the_statement_that_is_changed_fails"
 
 
-@caught_by("test_verify.py", f"{LIE}[rounds were done again, and not paid for]", EVIDENCE)
-def rounds_that_were_paid_again_and_excuse_all_others():
-    """A release that says that a round was done again need not charge its rounds."""
-    from sottovoce_evidence import verify
-
-    real = verify.charge_faults
-    verify.charge_faults = lambda evidence: iter(()) if evidence.facts.charged_again else real(evidence)
-
-
 @caught_by("test_verify.py", f"{LIE}[half of the rounds are charged]", EVIDENCE, guards="verify")
 def rounds_that_nobody_charges():
     """A release may charge fewer rounds than its recipe asks for."""
@@ -1938,7 +1935,7 @@ def independent_noise_charged_as_banded():
     BandedStream.next = lambda self, state, *rest: real(self, jnp.zeros_like(state), *rest)
 
 
-@caught_by(OUTSIDE, f"{STOPPED}[banded]")
+@caught_by(OUTSIDE, f"{STOPPED}[banded]", guards="checkpoint")
 def a_stream_that_forgets_at_resume():
     """The state of the noise is zero after a resume: noise that was to be taken off again stays."""
     from sottovoce.training.server import ServerState
@@ -1965,7 +1962,7 @@ def half_the_noise_of_silos():
     device.rounded_gaussian = lambda key, size, std: real(key, size, std / 2)
 
 
-@caught_by(OUTSIDE, f"{SILOS}[0]")
+@caught_by(OUTSIDE, f"{SILOS}[0]", guards="noise")
 def silos_that_draw_once():
     """Every silo sends the noise of its first round in all rounds."""
     from sottovoce.federation import device
