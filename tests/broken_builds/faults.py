@@ -1881,7 +1881,6 @@ def a_link_that_counts_for_nothing():
 
 OUTSIDE = "black_box/test_noise_is_what_is_charged.py"
 STOPPED = "test_models_of_a_run_that_was_stopped_twice_differ_by_the_noise_that_is_charged"
-COPIED = "test_no_round_is_released_twice_by_a_copy"
 SILOS = "test_models_of_silos_that_add_noise_differ_by_what_is_charged_or_more"
 
 
