@@ -1,4 +1,6 @@
-"""Deliberate faults, each of a kind that real systems had, with the test that must fail when it is there.
+"""Deliberate faults, each of a kind that real systems had: what one guards, and the test that must fail with it.
+
+SOTTOVOCE_FAULTS=noise (or sampling, clip, denominator, ...) tries those that guard one thing.
 
 `test_broken_builds.py` runs that test in a process of its own with the fault put in. A fault is a function that breaks
 the package in memory; nothing of it is on disk.
@@ -26,7 +28,7 @@ FOLLOWS = "test_users_clip_to_the_norm_of_the_round_and_the_next_follows_the_noi
 DECLARED = "test_sampling_denominator_and_noise_are_those_of_the_declared_population"
 
 
-def caught_by(path: str, test: str, tests: str = "tests", *, guards: str = ""):
+def caught_by(path: str, test: str, tests: str = "tests", *, guards: str):
     """The fault that follows must make this test fail."""
 
     def register(apply: Callable[[], None]) -> Callable[[], None]:
@@ -1256,7 +1258,9 @@ def paid_for_afterwards():
     Mechanism.estimate = query
 
 
-@caught_by("unit/runs/test_secrets.py", "test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept")
+@caught_by(
+    "unit/runs/test_secrets.py", "test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept", guards="keys"
+)
 def noise_key_reused_after_resume():
     """A round done again with the noise it had."""
     from sottovoce.runs.secrets import Secrets
@@ -1344,7 +1348,11 @@ def hard_stop_one_round_late():
     Budget.rounds_allowed = lambda self, *rest: real(self, *rest) + 1
 
 
-@caught_by("end_to_end/test_paying.py", "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before")
+@caught_by(
+    "end_to_end/test_paying.py",
+    "test_text_that_was_changed_in_place_is_not_released_under_the_noise_of_before",
+    guards="keys",
+)
 def store_known_by_its_place():
     """The noise of a round does not follow what people wrote."""
     from sottovoce.data.store import Store
@@ -1861,7 +1869,6 @@ def a_link_that_counts_for_nothing():
 
 OUTSIDE = "black_box/test_noise_is_what_is_charged.py"
 STOPPED = "test_models_of_a_run_that_was_stopped_twice_differ_by_the_noise_that_is_charged"
-COPIED = "test_no_round_is_released_twice_by_a_copy"
 SILOS = "test_models_of_silos_that_add_noise_differ_by_what_is_charged_or_more"
 
 
@@ -1914,7 +1921,7 @@ def independent_noise_charged_as_banded():
     BandedStream.next = lambda self, state, *rest: real(self, jnp.zeros_like(state), *rest)
 
 
-@caught_by(OUTSIDE, f"{STOPPED}[banded]")
+@caught_by(OUTSIDE, f"{STOPPED}[banded]", guards="checkpoint")
 def a_stream_that_forgets_at_resume():
     """The state of the noise is zero after a resume: noise that was to be taken off again stays."""
     from sottovoce.training.server import ServerState
@@ -1941,7 +1948,7 @@ def half_the_noise_of_silos():
     device.rounded_gaussian = lambda key, size, std: real(key, size, std / 2)
 
 
-@caught_by(OUTSIDE, f"{SILOS}[0]")
+@caught_by(OUTSIDE, f"{SILOS}[0]", guards="noise")
 def silos_that_draw_once():
     """Every silo sends the noise of its first round in all rounds."""
     from sottovoce.federation import device

@@ -54,6 +54,7 @@ def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
         assert {name: canaries[name] for name in told} == told
 
 
+@pytest.mark.slow
 def test_the_claim_is_that_of_the_declared_population(planted: Path, world: World) -> None:
     """q and W are the people's: with canaries the same is declared, charged, and divided by."""
     with_them, without = (parse_json((run / "privacy.json").read_text()) for run in (planted, world.run))
@@ -64,6 +65,7 @@ def test_the_claim_is_that_of_the_declared_population(planted: Path, world: Worl
     ]
 
 
+@pytest.mark.slow
 def test_scores_are_for_the_owner_alone(planted: Path) -> None:
     scores = scores_of(planted)
     assert scores.shape == (40,)
