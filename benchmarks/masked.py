@@ -44,6 +44,7 @@ from sottovoce.federation.roster import Roster
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.federation.transport import Exchange, Transport
 from sottovoce.models.contract import parameter_count
+from sottovoce.runs.payments import Unpaid
 from sottovoce.runs.secrets import Secrets
 from sottovoce_evidence.recipe import Recipe
 
@@ -132,27 +133,6 @@ class InMemory:
         spent.apart_s += slowest
 
 
-@dataclass(frozen=True)
-class Free:
-    """A payment that charges nobody."""
-
-    round: int
-    secrets: Secrets
-    name: str = "a"
-
-    @property
-    def keys(self) -> Any:
-        return self.secrets.keys(self.round, self.name)
-
-    def charge(self, event: Any, total: Any) -> bytes:
-        return self.secrets.noise_key(self.round, self.name, b"")
-
-
-class AllFree:
-    def begin(self, round_number: int) -> Free:
-        return Free(round_number, Secrets.seeded(3))
-
-
 def in_memory(folder: Path, silos: int, arguments: argparse.Namespace) -> dict[str, Any]:
     users = prepare_demo(folder / "store", arguments.users, seed=1).train_users
     _share_programs()
@@ -205,7 +185,8 @@ def play(roster: Roster, transport: Transport, recipe: Recipe) -> tuple[Iterator
     assembly = assemble(recipe.replace(data={"store": str(roster.path)}), roster.as_store())
     run = recipe.federation.aggregation
     start = assembly.start(assembly.model)
-    return Coordinator(roster, transport, 600.0).rounds(assembly, run, start, AllFree()), parameter_count(start.params)
+    rounds = Coordinator(roster, transport, 600.0).rounds(assembly, run, start, Unpaid(Secrets.seeded(3)))
+    return rounds, parameter_count(start.params)
 
 
 def _share_programs() -> None:

@@ -259,11 +259,11 @@ class _Writer:
             for first, (tokens, letters) in zip(firsts, _in_order(partial(self._drawn, split), firsts), strict=True):
                 count = min(self._at_once, users - first)
                 width = self.population.tokens_per_user
-                names = [_name(split, number) for number in range(first, first + count)]
+                names = "".join(_name(split, number) for number in range(first, first + count))
                 ends = letters.offsets[: count + 1]
                 kept = RecordBatch(letters.values[: ends[-1]], ends)
-                dense = RecordBatch(tokens[:count].ravel(), np.arange(count + 1) * width)
-                writer.add_many(names, dense, kept)
+                dense = RecordBatch(tokens[:count].ravel(), np.arange(count + 1) * width, kept)
+                writer.add_block(np.frombuffer(bytes.fromhex(names), np.uint8).reshape(count, 16), dense)
                 unknown += int(ends[-1])
         return _Split(users, users * self.population.tokens_per_user, unknown)
 

@@ -20,8 +20,8 @@ from typing import Any, Literal, NamedTuple, get_args, get_origin
 import cyclopts
 
 import sottovoce
-from sottovoce.cli.examples import EXAMPLES, commands
-from sottovoce.cli.main import app
+from sottovoce.cli.examples import commands
+from sottovoce.cli.main import EXAMPLES, app
 from sottovoce.cli.recipe_keys import describe
 from sottovoce.privacy.clipping import CLIPS
 from sottovoce.privacy.estimators import ESTIMATORS

@@ -101,7 +101,7 @@ def test_all_that_was_found_is_told_to_the_owner_and_a_public_page_keeps_it_to_i
     assert [row["result"] for row in empty[1:]] == ["not run"] * 5
     told = sotto("audit", "membership", run)
     assert told.status == 0
-    assert "5 out users are too few for false alarms of 0.1% and 1.0%" in told.out
+    assert "out users are too few for false alarms of 0.1% and 1.0%" in told.out
     assert "for the owner only" in told.out
     *_, row = sotto("audit", run, "--json").json()["findings"]
     assert row["found"]["attacks"][0]["attack"] == "loss threshold"

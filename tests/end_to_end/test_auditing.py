@@ -83,9 +83,9 @@ def test_two_runs_are_compared_and_the_report_tells_it_to_the_owner_alone(
 ) -> None:
     first = sotto("audit", "tails", run, without, *FEW, "--delta", 1e-9)
     assert first.status == 0
-    assert "estimated: ε = " in first.out
+    assert "(estimate): ε ≈ " in first.out
     assert "an estimate from sampled texts, not a guarantee" in first.out
-    assert "proved:    ε = " in first.out
+    assert "Proved (upper bound): ε ≤ " in first.out
     assert "drew their own cohorts and their own noise" in first.out
     kept = without_checksum(run / "audit/tails.json")
     again = sotto("audit", "tails", run, without, *FEW, "--delta", 1e-9, "--json").json()

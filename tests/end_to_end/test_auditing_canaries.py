@@ -54,6 +54,7 @@ def test_what_was_planted_is_told_wherever_the_run_is(planted: Path) -> None:
         assert {name: canaries[name] for name in told} == told
 
 
+@pytest.mark.slow
 def test_the_claim_is_that_of_the_declared_population(planted: Path, world: World) -> None:
     """q and W are the people's: with canaries the same is declared, charged, and divided by."""
     with_them, without = (parse_json((run / "privacy.json").read_text()) for run in (planted, world.run))
@@ -64,6 +65,7 @@ def test_the_claim_is_that_of_the_declared_population(planted: Path, world: Worl
     ]
 
 
+@pytest.mark.slow
 def test_scores_are_for_the_owner_alone(planted: Path) -> None:
     scores = scores_of(planted)
     assert scores.shape == (40,)
@@ -129,10 +131,10 @@ def test_an_audit_gives_each_number_and_leaves_the_rest_alone(sotto: Sotto, plan
     assert kept == found
     told = sotto("audit", "canaries", run)
     assert told.status == 0
-    assert "audited: the model itself" in told.out
-    assert "not contradicted" in told.out
+    assert "of this model" in told.out
+    assert "CONTRADICTED" not in told.out
     assert "released weights" in told.out
-    assert "means:   an attacker with the" in told.out
+    assert "means: an attacker with the" in told.out
 
 
 @pytest.mark.slow
@@ -140,7 +142,7 @@ def test_a_twin_is_trained_for_a_run_without_canaries_and_not_kept(sotto: Sotto,
     before = files_of(run), files_of(world.store)
     told = sotto("audit", "canaries", run, *settings())
     assert told.status == 0, told.err
-    assert "a copy that was trained for this audit alone" in told.out
+    assert "a copy trained for the audit" in told.out
     after = files_of(run)
     assert {name for name in after if name not in before[0]} == {"audit", "audit/canaries.json", "audit/canaries.png"}
     assert {name: after[name] for name in before[0]} == before[0]

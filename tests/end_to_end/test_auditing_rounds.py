@@ -45,7 +45,7 @@ def test_a_leaky_build_is_contradicted_with_status_1(sotto: Sotto, run: Path, mo
     told = sotto("audit", "rounds", run, *SOME)
     assert told.status == 1
     assert "CONTRADICTED" in told.out
-    assert "so ε <= 2.76 at δ = 0.01" in told.out
+    assert "claimed: ε ≤ 2.76" in told.out
     assert parse_json((run / "audit/rounds.json").read_text())["contradicted"] is True
 
 

@@ -78,7 +78,7 @@ def test_killed_from_outside_and_stopped_by_ctrl_c(unbroken, tmp_path):
     result = sottovoce.resume(out)
     assert 1 < result.statement.starts <= 4
     whole = json.loads((unbroken / "privacy.json").read_text())
-    assert result.statement.epsilon == whole["epsilon"]
+    assert result.statement.to_json()["epsilon"] == whole["epsilon"]
     for name in ("model/weights.safetensors", "record.jsonl"):
         assert (out / name).read_bytes() == (unbroken / name).read_bytes()
 

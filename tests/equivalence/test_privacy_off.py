@@ -13,7 +13,6 @@ from family import FAMILY, send
 from free import Free
 from sottovoce.local.keys import local_key
 from sottovoce.local.update import FedAvg, User
-from sottovoce.models.gpt2 import GPT2
 from sottovoce.models.transformer import Transformer
 from sottovoce.privacy.clipping import FlatClip, NoClip
 from sottovoce.privacy.estimators import TrueAverage
@@ -46,7 +45,7 @@ def plain_user_update(model, tokens, key, rate):
 
 @pytest.mark.parametrize("any_model", MODELS, indirect=True)
 def test_privacy_off_is_plain_federated_averaging(store, any_model):
-    rate = CAREFUL if isinstance(any_model, Transformer | GPT2) else RATE
+    rate = CAREFUL if isinstance(any_model, Transformer) else RATE
     algorithm = Algorithm(
         Mechanism(Poisson(1.0), NoClip(), TrueAverage(), noise_multiplier=0.0),
         FedAvg(NoClip(), True, batch=LANES, unroll=UNROLL, learning_rate=rate),

@@ -104,7 +104,7 @@ def test_bits_and_update_are_noised_independently_at_their_own_scales():
 
 
 def test_noise_never_repeats(model, silent_store):
-    """Not over rounds, parameter vectors, attempts at a round, or runs."""
+    """Not over rounds, parameter vectors, rounds that are done again, or runs."""
     estimator = FixedDenominator(3.0)
     one = changes(model, silent_store, estimator, 5, Secrets.seeded(1))
     other = changes(model, silent_store, estimator, 5, Secrets.fresh())

@@ -331,6 +331,7 @@ def test_an_epsilon_is_rounded_up_in_files():
         assert exact <= written[name] < exact * (1 + 1e-3)
         assert statement.exactly()[name] == exact
     assert written["epsilon_store"] == "infinity"
+    assert 1804.2 <= replace(statement, epsilon=1804.2).to_json()["epsilon"] <= 1806
 
 
 @pytest.mark.parametrize("fact", ["epsilon", "rounds_done", "mechanism", "charged", "vocabulary"])

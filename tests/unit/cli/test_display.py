@@ -14,7 +14,6 @@ from rich.cells import cell_len
 from scores import score
 from sottovoce.cli.display import (
     gentle_stop,
-    least_epsilon,
     print_json,
     progress_of_rounds,
     progress_of_steps,
@@ -27,7 +26,6 @@ from sottovoce.runs.baselines import Baselines
 
 def test_a_cost_is_rounded_up_and_what_was_shown_down():
     assert float(shown_epsilon(1.2341)) >= 1.2341
-    assert float(least_epsilon(1.2349)) <= 1.2349
     assert shown_epsilon("infinity") == shown_epsilon(float("inf"))
 
 

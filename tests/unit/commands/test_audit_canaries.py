@@ -38,6 +38,7 @@ def copy_with(monkeypatch: pytest.MonkeyPatch, store, guessed: float, spent) -> 
     monkeypatch.setattr(command, "_train_copy", train)
 
 
+@pytest.mark.slow
 def test_perfect_guesses_contradict_a_small_claim_and_not_an_infinite_one(run, store, monkeypatch):
     settings = ("audit.users=40", "audit.prefix=3")
     copy_with(monkeypatch, store, 1.0, [(SampledGaussian(50.0, "poisson", 0.25), 6)])

@@ -93,6 +93,7 @@ def test_a_private_run_starts_from_a_base_and_its_statement_says_so(base, store)
     assert Recipe.of(RunFolder.open(store.parent / "run")).model.initial == str(base.out)
 
 
+@pytest.mark.slow
 def test_an_evaluation_shows_what_the_run_started_from(base, begun, store, tmp_path, capsys, monkeypatch):
     held_out = Store.open(store, "test")
     started = Path(shutil.copytree(base.out, tmp_path / "tiny"))

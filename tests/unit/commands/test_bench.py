@@ -15,6 +15,7 @@ from sottovoce_evidence.recipe import Recipe
 TINY = Recipe.load("demo").replace(model={"embedding": 4, "hidden": 4})
 
 
+@pytest.mark.slow
 def test_a_measurement_says_what_was_measured(monkeypatch):
     monkeypatch.setattr(bench, "REPEATS", 1)
     found = bench.measure(TINY, cohort=3)

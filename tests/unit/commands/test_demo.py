@@ -23,7 +23,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
     monkeypatch.setattr(demo, "train", train)
     monkeypatch.setattr(demo, "evaluate_run", lambda path: SimpleNamespace(evaluation=f"scores of {path.name}"))
-    monkeypatch.setattr(demo, "report_run", lambda path, **more: done.reports.append((path.name, more)))
+    monkeypatch.setattr(demo, "report_run", lambda path: done.reports.append(path.name))
+    monkeypatch.setattr(demo, "compare_runs", lambda paths: [path.name for path in paths])
+    monkeypatch.setattr(demo, "write_comparison", lambda runs, out: done.reports.append((*runs, out.name)))
     monkeypatch.setattr(demo, "prepare_demo", lambda out, users: SimpleNamespace(train_users=users, test_users=9))
     monkeypatch.setattr(demo.Store, "open", lambda folder, split="train": split)
     monkeypatch.setattr(demo, "public_baselines", lambda test: SimpleNamespace(constant=SimpleNamespace(top1=0.07)))
@@ -44,10 +46,7 @@ def test_the_same_model_is_trained_with_and_without_privacy(steps, tmp_path):
     assert (private.model, private.local, private.run) == (plain.model, plain.local, plain.run)
     assert (result.private.evaluation, result.plain.evaluation) == ("scores of private", "scores of not-private")
     assert result.baseline == 0.07
-    assert steps.reports == [
-        ("private", {"other": tmp_path / "demo" / "not-private"}),
-        ("not-private", {}),
-    ]
+    assert steps.reports == ["private", "not-private", ("private", "not-private", "compare.html")]
     assert [line.split()[0] for line in lines] == ["plan", "prepare", "report"]
     assert f"ε = {private.privacy.epsilon:g}" in lines[0]
 

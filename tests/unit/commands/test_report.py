@@ -9,7 +9,6 @@ from pathlib import Path
 from sottovoce.commands import report
 from sottovoce.commands.report import read_card, read_findings, report_run
 from sottovoce.reporting.statement import read_statement
-from sottovoce.runs.baselines import Baselines
 from sottovoce_evidence.accounting import SampledGaussian
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms
 
@@ -37,25 +36,6 @@ def test_the_page_of_a_release_says_its_private_accuracy(run):
     text = report_run(run.path, statement=private).read_text()
     assert "top-1 10.00% ± 10.00 points" in text
     assert "Held-out users were declared private: no exact figure of them is computed." in text
-
-
-def test_two_runs_in_the_same_words_are_measured_on_the_same_users(run, begun, monkeypatch):
-    seen = []
-    monkeypatch.setattr(report, "render", lambda evidence: seen.append(evidence) or "a page")
-    other = begun("other", privacy={"mode": "none"})
-    report_run(run.path, other=other.path)
-    report_run(run.path)
-    both, alone = seen
-    assert both.other.name == "other"
-    assert {row["lost"] for row in both.costs["by_band"] if row["users"]} == {0.0}  # both have the model of the seed
-    assert both.baselines == Baselines.of(run)
-    assert (alone.other, alone.costs, alone.diagnostics) == (None, None, None)
-
-
-def test_nothing_is_measured_where_there_are_no_held_out_users(run, begun, store):
-    other = begun("other")
-    store.rename(store.with_name("gone"))
-    assert report._costs(run, other, None) is None
 
 
 def test_the_total_of_a_store_is_the_one_of_today(run, begun, store):

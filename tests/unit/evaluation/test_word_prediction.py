@@ -65,6 +65,7 @@ def test_counts_are_those_of_a_person_typing(suggestions: int) -> None:
     assert found.keystrokes.marks.tolist() == [1, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_word_models_have_the_figures_that_they_had(vocabulary: Vocabulary) -> None:
     """Each word one token: the search finds what the pass over all targets finds."""
     generator = np.random.default_rng(2)

@@ -20,7 +20,7 @@ from sottovoce.federation.messages import (
 )
 
 ARRAYS = {"clip_norms": np.array([0.3], np.float32), "key": np.array([1, 2], np.uint32)}
-TASK = Task("1.0", "f", "v", "spring", 3, "a", {"run": {"rounds": 5}}, **ARRAYS, leaves=[np.eye(2), np.ones(3)])
+TASK = Task("1.0", "f", "v", "spring", 3, {"run": {"rounds": 5}}, **ARRAYS, leaves=[np.eye(2), np.ones(3)])
 
 
 def with_facts(message: bytes, **more: object) -> bytes:

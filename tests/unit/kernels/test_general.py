@@ -48,10 +48,11 @@ def test_a_gpu_computes_users_at_once_only_where_no_sum_depends_on_the_order(kin
         one = (user_of(12), jax.random.key(0), jnp.ones(1))
         return jax.make_jaxpr(lambda *given: update(model, *given, 1))(*one).jaxpr
 
-    assert general._adds_in_any_order(program(model)) == kind.startswith("gpt2")
+    assert not general._adds_in_any_order(program(model))
     assert general._adds_in_any_order(program(Bigrams(jnp.zeros((60, 60)))))  # a model of somebody's own
 
 
+@pytest.mark.slow
 def test_a_user_alone_on_a_gpu_is_trained_in_turn_where_sums_have_no_order(monkeypatch):
     """Either way the updates are the same."""
     update, users = FedAvg(FlatClip(0.3), True, batch=2, unroll=3), User(jnp.full((2, 6), 5), jnp.asarray([6, 4]))

@@ -62,7 +62,7 @@ KINDS = dict(zip(("flat", "wide", "per layer", "some layers", "none"), CLIPS, st
 ONE_USER = cpu.OneUser(tile=25)  # of 60 words: two tiles and a rest
 PRODUCTS = {"many users": PLAIN, "one user": ONE_USER}
 # A program for each kind of clip, products and order. `make test-all` has them all.
-QUICK = {(True, "many users", "flat"), (True, "one user", "flat")}
+QUICK = {(True, "many users", "flat")}
 SENT = [
     pytest.param(every_step, clip, products, id=f"{products}, {name}, {'every step' if every_step else 'at the end'}",
                  marks=[] if (every_step, products, name) in QUICK else [pytest.mark.slow])

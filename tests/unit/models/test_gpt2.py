@@ -8,14 +8,14 @@ import pytest
 
 from family import read
 from sottovoce.models.contract import layer_names
-from sottovoce.models.gpt2 import GPT2, LayerNorm
+from sottovoce.models.transformer import Norm, Transformer, gpt2
 
 SIZES = {"embedding": 8, "layers": 2, "heads": 2, "context": 4, "positions": 6}
 TOKENS = np.array([5, 17, 3, 3, 40, 8, 21, 9, 30, 12, 13, 44, 2, 7, 19])
 
 
-def make(**settings) -> GPT2:
-    return GPT2(60, **{**SIZES, **settings}, key=jax.random.key(1))
+def make(**settings) -> Transformer:
+    return gpt2(60, **{**SIZES, **settings}, key=jax.random.key(1))
 
 
 def test_every_product_has_a_bias():
@@ -28,7 +28,7 @@ def test_every_product_has_a_bias():
 
 def test_a_norm_has_mean_0_and_variance_1_before_its_weight_and_bias():
     rows = np.random.default_rng(0).normal(3, 5, size=(4, 64)).astype(np.float32)
-    normed = np.asarray(LayerNorm(64, 1e-5)(rows))
+    normed = np.asarray(Norm(64, 1e-5, centred=True)(rows))
     np.testing.assert_allclose(normed.mean(axis=1), 0, atol=1e-5)
     np.testing.assert_allclose(normed.var(axis=1), 1, rtol=1e-4)
 

@@ -99,7 +99,7 @@ def test_the_best_of_several_runs_is_judged_by_rdp_with_all_else(tmp_path) -> No
 def test_reading_leaves_the_file_as_it_is(tmp_path) -> None:
     path = of_run(tmp_path / "ledger.jsonl", [ROUND] * 3)
     with open(path, "ab") as file:
-        file.write(b'{"round": 4, "attempt"')  # torn by a crash
+        file.write(b'{"round": 4, "event"')  # torn by a crash
     before = path.read_bytes()
     assert judge_ledgers([path], [1e-6], "rdp").total.releases == 3
     assert path.read_bytes() == before

@@ -24,7 +24,7 @@ from builders import (
 
 from examples import first_of
 from snapshots import assert_kept
-from sottovoce.reporting.report import OtherRun, render
+from sottovoce.reporting.report import render
 from sottovoce_evidence.adversaries import adversaries
 from sottovoce_evidence.recipe import Federation
 from sottovoce_evidence.statement import Registered, StartFacts
@@ -135,17 +135,14 @@ def test_seeded_secrets_are_noticed():
     )
 
 
-def test_a_baseline_and_another_run_are_drawn_and_named():
-    other = OtherRun("twin <public>", make_record(private=False, skill=1.3))
-    page = render(make_evidence(other=other))
-    assert "Dotted: top-1 of the run twin &lt;public&gt;." in page
-    assert "twin &lt;public&gt;, round 60" in page
+def test_baselines_are_drawn_and_named():
+    page = render(make_evidence())
     assert "without training on people: always “.” 5.1%, base english 11.7%." in page
     labels = {
         name: {text.text for text in figures(page)[name].iter("{http://www.w3.org/2000/svg}text")}
         for name in ("accuracy", "perplexity")
     }
-    assert {"top-1", "top-3", "top-5", "always “.”", "base english", "other run"} <= labels["accuracy"]
+    assert {"top-1", "top-3", "top-5", "always “.”", "base english"} <= labels["accuracy"]
     assert {"a unigram", "base english"} <= labels["perplexity"]
     assert "without training" not in render(make_evidence(baselines=None))
 
@@ -208,7 +205,7 @@ def test_nothing_is_fetched():
 
 @pytest.mark.slow
 def test_the_page_is_the_same_every_time(drawings):
-    evidence = make_evidence(diagnostics=make_diagnostics(), other=OtherRun("twin", make_record(skill=1.2)))
+    evidence = make_evidence(diagnostics=make_diagnostics())
     drawings.clear()
     page = render(evidence)
     assert drawings
@@ -234,8 +231,7 @@ def test_figures_have_words():
 
 
 def test_every_figure_by_round_has_its_numbers_underneath():
-    other = OtherRun("twin", make_record(private=False, skill=1.3))
-    page = render(make_evidence(diagnostics=make_diagnostics(), other=other))
+    page = render(make_evidence(diagnostics=make_diagnostics()))
     drawn = [figure for figure in re.findall(r"<figure.*?</figure>", page, re.DOTALL) if "<svg" in figure]
     assert len(drawn) == 6
     assert all(figure.index("</svg>") < figure.index("<table>") for figure in drawn)

@@ -282,7 +282,9 @@ class RunFacts(Facts, sparse=True):
 
 
 def _rounded(name: str, value: Any) -> Any:
-    return float(accounting.rounded_up(value, DIGITS)) if is_epsilon(name) and isinstance(value, float) else value
+    if not is_epsilon(name) or not isinstance(value, float):
+        return value
+    return float(accounting.rounded_up(value, DIGITS).replace(",", ""))  # 1,805 for people
 
 
 def is_epsilon(name: str) -> bool:

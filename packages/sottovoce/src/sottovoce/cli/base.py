@@ -28,7 +28,11 @@ def train(
     recipe: Annotated[str, option("The model, and how it is trained.")] = "base",
     json: Json = False,
 ) -> None:
-    """Train a base on public text. Start a private run from it with `sotto train RECIPE --from FOLDER`."""
+    """Train a base on public text. Start a private run from it with `sotto train RECIPE --from FOLDER`.
+
+    Examples:
+        sotto base train public --out base --passes 5
+    """
     from sottovoce.commands.base import Text, train_base
 
     about = Text(name or out.name, text, licence, language, key)
@@ -48,7 +52,11 @@ def train(
 
 @app.command(name="list")
 def list_bases(*, json: Json = False) -> None:
-    """List the bases in the package."""
+    """List the bases in the package.
+
+    Examples:
+        sotto base list
+    """
     from sottovoce_evidence import bases
 
     cards = {name: bases.read_base(folder) for name in bases.shipped() if (folder := bases.find(name))}

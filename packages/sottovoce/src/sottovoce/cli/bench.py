@@ -23,6 +23,10 @@ def bench(
     """Time whole rounds of a recipe on this machine, with made-up users.
 
     They have the vocabulary's size and the tokens per user of the recipe's store, which is not read.
+
+    Examples:
+        sotto bench mine.toml
+        sotto bench mine.toml --cohort 50 100 200
     """
     from sottovoce.commands.bench import measure, measure_each
     from sottovoce_evidence import recipe as recipes

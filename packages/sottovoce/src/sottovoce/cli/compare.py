@@ -23,7 +23,11 @@ def compare(
     internal: Annotated[Flag, option("Also figures of people's text and of single users: for the owner only.")] = False,
     json: Json = False,
 ) -> None:
-    """Compare runs: a table here; with --out a page with accuracy against ε, curves, head words, proofs and attacks."""
+    """Compare runs: a table here; with --out a page with accuracy against ε, curves, head words, proofs and attacks.
+
+    Examples:
+        sotto compare run other-run --out compare.html
+    """
     from sottovoce.commands.compare import compare_runs, write_comparison
     from sottovoce.reporting.draw.style import short
 

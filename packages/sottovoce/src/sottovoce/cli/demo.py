@@ -12,7 +12,11 @@ from sottovoce_evidence.errors import plain_number
 
 
 def demo(*, out: Annotated[Path, option("Folder for the store and the two runs.")] = Path("demo")) -> None:
-    """Plan, prepare, train, evaluate and report on a synthetic population, in under two minutes."""
+    """Plan, prepare, train, evaluate and report on a synthetic population, in under two minutes.
+
+    Examples:
+        sotto demo --out demo
+    """
     from sottovoce.commands.demo import run_demo
 
     with gentle_stop() as stop:
@@ -33,6 +37,7 @@ def demo(*, out: Annotated[Path, option("Folder for the store and the two runs."
     print("\nWhere to look next")
     places = {
         str(path / "report.html"): "open it in a browser: curves, predictions, the statement",
+        str(out / "compare.html"): "both models on one page",
         str(path / "privacy.json"): "the privacy statement for machines",
         f"sotto evaluate {path}": "accuracy in full, also over words alone",
         "sotto plan --help": "what your own population would cost",

@@ -105,13 +105,6 @@ def shown_epsilon(epsilon: float | str, digits: int = 3) -> str:
     return rounded_up(float("inf") if isinstance(epsilon, str) else epsilon, digits)
 
 
-def least_epsilon(epsilon: float) -> str:
-    """An ε that an attack has shown: a lower bound, rounded down."""
-    from sottovoce_evidence.accounting import rounded_down
-
-    return rounded_down(epsilon)
-
-
 def at_once(ask: Callable[[], bool]) -> bool:
     """Ask, where Ctrl-C stops at once and not after a round."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -18,6 +18,10 @@ def doctor(
     """Look at this machine: versions, device, memory, disk, extras, and how many users a second it trains.
 
     The rate is that of the recipe `small` with made-up users of 480 tokens, timed for about ten seconds.
+
+    Examples:
+        sotto doctor
+        sotto doctor --no-bench --json
     """
     from sottovoce.commands.doctor import examine
 

@@ -139,6 +139,10 @@ def evaluate(
 
     Figures are exact, and for the owner; with them come those of the base that the run started from. With
     --private-epsilon they have noise, and may be published.
+
+    Examples:
+        sotto evaluate run
+        sotto evaluate run --keystrokes
     """
     if private.private_epsilon is not None:
         if measures != MEASURES or other or replace(texts, store=None) not in (TEXTS, replace(TEXTS, split="test")):
@@ -211,27 +215,22 @@ def evaluate(
             answer |= {name: value if math.isfinite(value) else None for name, value in average.items()}
         print_json(answer)
         return
-    rows = _rows(found)
-    token = token_text(users.vocabulary.text_of(baselines.token))
-    rows[f"  always {token}: top-1"] = f"{baselines.constant.top1:.2%}"
-    if baselines.unigram:
-        rows["  a unigram of public text: perplexity"] = f"{baselines.unigram.perplexity:.4g}"
-        if baselines.unigram.bits_per_byte is not None:
-            rows["  a unigram of public text: bits per byte"] = f"{baselines.unigram.bits_per_byte:.3f}"
-    names = {"unigram": "a unigram of public text", "word_list": "the word list alone"}
-    for name, saved in typed.items():
-        rows |= {f"  {names[name]}: {figure}": value for figure, value in _saved(saved).items()}
-    if started:
-        rows |= _start_rows(*started)
-    rows |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
-    title = f"Evaluation of {run}{rounds_so_far(run)}"
+    columns = {run.name: _column(found.evaluation, found.keystrokes)}
+    columns[run.name] |= {f"{name.replace('_', ' ')} over users": f"{value:.2%}" for name, value in spread.items()}
     if found_public and average:
-        rows |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
-        print_columns(title, {"users": rows, "public": _rows(found_public)})
-    elif other and found.other:
-        print_columns("Evaluation", {run.name: rows, other.name: _rows(found.other)})
-    else:
-        print_table(title, rows)
+        columns[run.name] |= {name.replace("_", " "): f"{value:.4g}" for name, value in average.items()}
+        columns["public"] = _column(found_public.evaluation, found_public.keystrokes)
+    if other and found.other:
+        columns[other.name] = _column(found.other.evaluation)
+    if started:
+        columns[f"the start, {started[0]}"] = _column(started[1].evaluation, started[1].keystrokes)
+    if baselines.unigram or "unigram" in typed:
+        columns["a unigram"] = _column(baselines.unigram, typed.get("unigram"))
+    if "word_list" in typed:
+        columns["the word list"] = _column(None, typed["word_list"])
+    constant = {"top-1": f"{baselines.constant.top1:.2%}"}
+    columns[f"always {token_text(users.vocabulary.text_of(baselines.token))}"] = constant
+    print_columns(f"Evaluation of {run}{rounds_so_far(run)}", columns)
     if not other and not started and (initial := start_at_hand(run)):
         print(f"what it started from, on the same users: sotto evaluate {run} --beside {initial}")
     _print_parts(parts, run.name, other.name if other else "")
@@ -345,50 +344,34 @@ def _gain_columns(gain: FineTuningGain) -> dict[str, dict[str, str]]:
     return {title: dict(zip(names, values, strict=True)) for title, values in columns.items()}
 
 
-def _rows(found: Measured) -> dict[str, str]:
-    evaluation, keystrokes = found.evaluation, found.keystrokes
-    bits = evaluation.bits_per_byte
-    rows = {
-        "top-1, top-3, top-5": f"{evaluation.top1:.2%}, {evaluation.top3:.2%}, {evaluation.top5:.2%}",
-        "top-1 over words": _top1_words(evaluation),
-        "bits per byte": "lengths of unknown words not kept" if bits is None else f"{bits:.3f}",
-        "perplexity per token": f"{evaluation.perplexity:.4g}",
-    }
-    if evaluation.oov_rate is not None:
-        rows["perplexity in vocabulary"] = f"{evaluation.perplexity_in_vocabulary:.4g}"
-        rows["outside the vocabulary"] = f"{evaluation.oov_rate:.2%}"
-    rows["targets, users"] = f"{evaluation.targets:,}, {evaluation.users:,}"
-    if keystrokes is None:
+def _column(evaluation: Evaluation | None, typed: KeystrokeSaving | None = None) -> dict[str, str]:
+    """The figures of a model or a baseline."""
+    rows = {}
+    if evaluation is not None:
+        bits = evaluation.bits_per_byte
+        rows = {name: f"{getattr(evaluation, name.replace('-', '')):.2%}" for name in ("top-1", "top-3", "top-5")}
+        rows["top-1 over words"] = _top1_words(evaluation)
+        rows["bits per byte"] = "lengths of unknown words not kept" if bits is None else f"{bits:.3f}"
+        rows["perplexity per token"] = f"{evaluation.perplexity:.4g}"
+        if evaluation.oov_rate is not None:
+            rows["perplexity in vocabulary"] = f"{evaluation.perplexity_in_vocabulary:.4g}"
+            rows["outside the vocabulary"] = f"{evaluation.oov_rate:.2%}"
+        rows |= {"targets": f"{evaluation.targets:,}", "users": f"{evaluation.users:,}"}
+    if typed is None:
         return rows
-    saved = counts = "lengths of unknown words not kept"
-    if keystrokes.keystroke_saving is not None:
-        saved = f"{keystrokes.keystroke_saving:.2%}"
-        counts = f"{keystrokes.keystrokes:,}, {keystrokes.characters:,}"
+    saved = keystrokes = characters = "lengths of unknown words not kept"
+    if typed.keystroke_saving is not None:
+        saved, keystrokes, characters = (
+            f"{typed.keystroke_saving:.2%}",
+            f"{typed.keystrokes:,}",
+            f"{typed.characters:,}",
+        )
     return rows | {
-        f"keystroke saving, {keystrokes.suggestions} suggestions": saved,
-        "keystroke saving in vocabulary": f"{keystrokes.keystroke_saving_in_vocabulary:.2%}",
-        "keystrokes, characters": counts,
+        f"keystroke saving, {typed.suggestions} suggestions": saved,
+        "keystroke saving in vocabulary": f"{typed.keystroke_saving_in_vocabulary:.2%}",
+        "keystrokes": keystrokes,
+        "characters": characters,
     }
-
-
-def _start_rows(name: str, found: Measured) -> dict[str, str]:
-    """A few figures of the model from which the run started."""
-    evaluation, typed = found.evaluation, found.keystrokes
-    shown = {
-        "top-1": f"{evaluation.top1:.2%}",
-        "top-1 over words": _top1_words(evaluation),
-        "perplexity": f"{evaluation.perplexity:.4g}",
-    }
-    if evaluation.bits_per_byte is not None:
-        shown["bits per byte"] = f"{evaluation.bits_per_byte:.3f}"
-    shown |= _saved(typed) if typed else {}
-    return {f"  the start, {name}: {figure}": value for figure, value in shown.items()}
-
-
-def _saved(typed: KeystrokeSaving) -> dict[str, str]:
-    """The keystrokes that something saves besides the model."""
-    whole = {} if typed.keystroke_saving is None else {"keystroke saving": f"{typed.keystroke_saving:.2%}"}
-    return whole | {"keystroke saving in vocabulary": f"{typed.keystroke_saving_in_vocabulary:.2%}"}
 
 
 def _top1_words(evaluation: Evaluation) -> str:

@@ -17,14 +17,16 @@ def export(
     run: Model,
     *,
     out: Annotated[Path, option("New folder: step.onnx, sequence.onnx, tokenizer, manifest.json.")],
-    format: Annotated[Literal["onnx"], option("onnx is the only one.")] = "onnx",
     weights: Annotated[Literal["float32", "8bit"], option("8bit: smaller, less exact; both are measured.")] = "float32",
     json: Json = False,
 ) -> None:
-    """Write a run's model as ONNX, after comparing it with JAX."""
+    """Write a run's model as ONNX, after comparing it with JAX.
+
+    Examples:
+        sotto export run --out onnx
+    """
     from sottovoce.commands.export import export_run
 
-    del format
     manifest = export_run(run, out, weights=weights)
     if json:
         print_json(manifest)

@@ -71,6 +71,9 @@ def init(
     """Create a federation: certificates, keys, the roster, and a folder to carry to each device.
 
     Devices that make their keys themselves (`sotto federate key`) are added with `sotto federate enrol`.
+
+    Examples:
+        sotto federate init federation --device hospital=300 --device clinic=120
     """
     from sottovoce.commands.federate import FederationSettings, create_federation
     from sottovoce.commands.tokenizer import TokenizerChoice
@@ -107,7 +110,11 @@ def key(
     *,
     json: Json = False,
 ) -> None:
-    """Make a device's key, on the device: then nobody else has it, and the server cannot sign in its name."""
+    """Make a device's key, on the device: then nobody else has it, and the server cannot sign in its name.
+
+    Examples:
+        sotto federate key ward
+    """
     from sottovoce.commands.federate import make_device_key
     from sottovoce.federation import keys
 
@@ -129,7 +136,12 @@ def enrol(
     public_key: PublicKey | None = None,
     allow_not_private: NotPrivate = False,
 ) -> None:
-    """Register one more device."""
+    """Register one more device.
+
+    Examples:
+        sotto federate enrol federation ward=80
+        sotto federate enrol federation ward=80 --public-key node.pub
+    """
     from sottovoce.commands import federate
     from sottovoce.federation.limits import Limits
 
@@ -146,7 +158,11 @@ def enrol(
 def rekey(
     federation: Federation, device: Annotated[str, option("Name of the device.")], *, public_key: PublicKey
 ) -> None:
-    """Register another key of a device, made on the device. Its users keep their places."""
+    """Register another key of a device, made on the device. Its users keep their places.
+
+    Examples:
+        sotto federate rekey federation ward --public-key node.pub
+    """
     from sottovoce.commands import federate
 
     federate.rekey(federation, device, public_key)
@@ -161,7 +177,11 @@ _SHARE = "copy {}/members.json into the folder of every device: masked sums need
 def members(
     folder: Annotated[Path, option("Folder of the federation, or of a device.")], *, json: Json = False
 ) -> None:
-    """Show who is in a federation, with which keys, and the fingerprint that owners of devices compare."""
+    """Show who is in a federation, with which keys, and the fingerprint that owners of devices compare.
+
+    Examples:
+        sotto federate members federation
+    """
     from sottovoce.commands import federate
 
     found = federate.federation_members(folder)
@@ -184,7 +204,11 @@ def members(
 
 @app.command
 def renew(federation: Federation) -> None:
-    """Make new certificates, before the old ones end. Users keep their places, and devices their keys."""
+    """Make new certificates, before the old ones end. Users keep their places, and devices their keys.
+
+    Examples:
+        sotto federate renew federation
+    """
     from sottovoce.commands import federate
 
     path = federate.renew(federation)
@@ -206,6 +230,9 @@ def server(
 
     First it shows what the run will charge to the users of the devices, and what does not fit together. On a terminal
     it then asks. Exit status 1 if the answer is no, 130 if Ctrl-C stopped the run.
+
+    Examples:
+        sotto federate server mine.toml --federation federation --out run
     """
     from sottovoce.commands.federate import serve_federation
     from sottovoce_evidence import recipe as recipes
@@ -219,7 +246,11 @@ def server(
 def resume(
     run: Annotated[Path, option("Folder of the run.")], *, options: ServingOptions = DEFAULT_SERVING, json: Json = False
 ) -> None:
-    """Go on with a run over devices that was stopped or killed."""
+    """Go on with a run over devices that was stopped or killed.
+
+    Examples:
+        sotto federate resume run
+    """
     from sottovoce.commands.federate import resume_federation
 
     _serve(resume_federation, run, options, json)
@@ -252,7 +283,11 @@ def device(
     ] = None,
     server: Annotated[str | None, option("HOST:PORT of the server, if not as in the folder.")] = None,
 ) -> None:
-    """Be a device: stay connected, and answer every round, with zeros where none of its users joins. Ctrl-C ends it."""
+    """Be a device: stay connected, and answer every round, with zeros where none of its users joins. Ctrl-C ends it.
+
+    Examples:
+        sotto federate device hospital --data store
+    """
     from sottovoce.commands.federate import run_device
 
     _log()
@@ -269,6 +304,9 @@ def demo(
     """Train a private model with a server and three silos, four processes of this machine, on a synthetic population.
 
     It shows what the server sees of one silo in a plain round, and in a masked one.
+
+    Examples:
+        sotto federate demo --out federation-demo
     """
     from sottovoce.commands.federate_demo import run_federation_demo
 

@@ -27,6 +27,10 @@ def init(
 
     The number of people that it declares becomes public. `--users` names it. `--noisy-count` draws it with noise, for
     ε = 0.1 or the ε that follows it, which is charged to the store once.
+
+    Examples:
+        sotto init store --out mine.toml
+        sotto init store --noisy-count
     """
     from sottovoce.commands.init import write_recipe
     from sottovoce.commands.noisy_count import EPSILON

@@ -25,6 +25,9 @@ def keyboard(
 
     The page is for this machine alone, and the models run inside it. A run is exported into its folder `onnx` first.
     Where a model is for its owner alone, so is the address.
+
+    Examples:
+        sotto keyboard run
     """
     from sottovoce.web.keyboard.app import keyboard_app, write_page
     from sottovoce.web.server import serve

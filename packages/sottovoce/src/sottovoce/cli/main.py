@@ -48,7 +48,7 @@ app.register_install_completion_command()
 options = cyclopts.Group("Options", sort_key=len(VERBS))
 for flag in ("--help", "--version", "--install-completion"):
     app[flag].group = options
-add_examples(app)
+EXAMPLES = add_examples(app)
 
 
 def _share_out_cores() -> None:

@@ -110,6 +110,11 @@ def plan(
     Give a recipe to compare it at ε from 1 to 8, at half and twice its cohort, and at a quarter and half of its
     rounds: noise, and hours on this machine. Or give numbers: the noise to learn ε, or ε to learn the
     noise. Or give ledgers to learn the ε of what was released already.
+
+    Examples:
+        sotto plan mine.toml
+        sotto plan --users 20000 --cohort 400 --rounds 500 --delta 1e-6 --epsilon 4
+        sotto plan --ledger store --delta 1e-6
     """
     given = [f"--{name.replace('_', '-')}" for name, value in asdict(training).items() if value is not None]
     if recipe is not None:

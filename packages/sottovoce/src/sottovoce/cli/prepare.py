@@ -219,6 +219,11 @@ def prepare(
     Reads .jsonl, .csv, .tsv (each also .gz, .zst, .bz2 or .xz), .parquet, and folders of them. Every user is one user,
     however many records and files hold them. With --plain-text, public text for pre-training: any files, whose lines
     are read as they are. With --engine spark, text beyond one machine. With --format, a published dump.
+
+    Examples:
+        sotto prepare messages.csv --tokens-per-user 480 --out store
+        sotto prepare messages.csv --user-field author --text-field body --out store
+        sotto prepare public.txt --plain-text --out public
     """
     if not files and not engine.table:
         raise SottoError("name at least one corpus file, for example `sotto prepare corpus.jsonl --out store`")

@@ -34,6 +34,9 @@ def release(
     noise, are then erased, and it cannot be resumed any more. Otherwise: exit status 1, every reason, and no change.
 
     It cannot be undone, so it asks first; where nobody can be asked, it is refused without `--yes`.
+
+    Examples:
+        sotto release run --out released
     """
     from sottovoce.commands.release import release_run
     from sottovoce.commands.release_folder import Publication

@@ -84,6 +84,10 @@ def reproduce(
     """Run the tables and figures of a paper again. A call that was stopped continues where it was.
 
     Exit status 130 if Ctrl-C stopped it.
+
+    Examples:
+        sotto reproduce --list
+        sotto reproduce mcmahan2018 --figure 3 --out results
     """
     if mode.list and not what.undecided:
         _list(paper, what, json=mode.json)

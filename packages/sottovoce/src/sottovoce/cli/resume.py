@@ -16,7 +16,11 @@ def resume(
     store: Annotated[Path | None, option("Where another process than 0 has the store, if elsewhere.")] = None,
     json: Json = False,
 ) -> None:
-    """Go on with a run that was stopped or killed. Exit status 130 if Ctrl-C stops it again."""
+    """Go on with a run that was stopped or killed. Exit status 130 if Ctrl-C stops it again.
+
+    Examples:
+        sotto resume run
+    """
     from sottovoce.commands import train
 
     train_with(several, train.resume, run, store=store, json=json)

@@ -56,6 +56,9 @@ def select(
 
     The store is charged once, for the best of so many runs (`sotto plan --select` shows what that costs). The other
     runs are erased unseen.
+
+    Examples:
+        sotto select mine.toml --runs 5 --public public.txt --out released
     """
     from sottovoce.commands.release_folder import Publication
     from sottovoce.commands.select import Choice, select_best

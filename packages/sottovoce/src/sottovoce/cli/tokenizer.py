@@ -23,7 +23,11 @@ def train(
     lower_case: Annotated[Flag, option("Make all text lower case.")] = False,
     json: Json = False,
 ) -> None:
-    """Train a tokenizer on public text, as a file of Hugging Face. People's text is refused: it would be a release."""
+    """Train a tokenizer on public text, as a file of Hugging Face. People's text is refused: it would be a release.
+
+    Examples:
+        sotto tokenizer train public.txt --public --size 8000 --out tokenizer.json
+    """
     from sottovoce.commands.tokenizer import train_tokenizer
 
     made = train_tokenizer(files, out, public=public, kind=kind, size=size, lower_case=lower_case)

@@ -71,6 +71,11 @@ def train(
 
     With --practice it trains on made-up people, and neither reads nor charges those of the store. Rounds, noise, time
     and files are those of the real run; accuracy is not.
+
+    Examples:
+        sotto train mine.toml --out run
+        sotto train mine.toml --set privacy.epsilon=4 --dry-run
+        sotto train mine.toml --practice --out trial
     """
     from sottovoce.commands import train as command
     from sottovoce.commands.new_run import forecast

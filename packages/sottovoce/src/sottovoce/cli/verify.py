@@ -21,6 +21,9 @@ def verify(
 
     Exit status 1 if a check fails, or needs code that is not here. It needs neither a GPU nor jax nor the private text.
     `sotto-verify` of the distribution sottovoce-evidence is the same, without this library.
+
+    Examples:
+        sotto verify released
     """
     from sottovoce_evidence.main import lines
     from sottovoce_evidence.verify import verify_release

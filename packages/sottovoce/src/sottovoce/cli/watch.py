@@ -17,7 +17,11 @@ def watch(
     host: Annotated[str, option("Address to listen on; others than this machine may reach it there.")] = "127.0.0.1",
     port: Annotated[int, option("Port to listen on; 0 takes a free one.")] = 8019,
 ) -> None:
-    """Show runs as they go, on a page for this machine. Reads their files, writes nothing."""
+    """Show runs as they go, on a page for this machine. Reads their files, writes nothing.
+
+    Examples:
+        sotto watch run
+    """
     from sottovoce.commands.watch import watch_app
     from sottovoce.web.server import serve
 

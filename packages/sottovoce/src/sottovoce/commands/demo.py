@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sottovoce.commands.baselines import public_baselines
+from sottovoce.commands.compare import compare_runs, write_comparison
 from sottovoce.commands.evaluate import evaluate_run
 from sottovoce.commands.live_line import live_line
 from sottovoce.commands.report import report_run
@@ -65,7 +66,8 @@ def run_demo(
             return None
         results.append(replace(result, evaluation=evaluate_run(result.path).evaluation))
     baseline = public_baselines(Store.open(store, "test")).constant.top1
-    report_run(results[0].path, other=results[1].path)
-    report_run(results[1].path)
+    for result in results:
+        report_run(result.path)
+    write_comparison(compare_runs([result.path for result in results]), out / "compare.html")
     log("report   done")
     return DemoResult(results[0], results[1], baseline)

@@ -7,16 +7,15 @@ from datetime import date
 from pathlib import Path
 
 from sottovoce.audit.results import AUDITS, Audits
-from sottovoce.commands.evaluate import Extra, evaluate_run
 from sottovoce.commands.model_folder import ModelFolder
-from sottovoce.commands.stores import held_out_users, store_folder
+from sottovoce.commands.stores import store_folder
 from sottovoce.data.prompts import prompts_for
 from sottovoce.evaluation.suggestions import suggest
 from sottovoce.files import write_aside
 from sottovoce.models.contract import LanguageModel
 from sottovoce.reporting.findings import Finding, findings
 from sottovoce.reporting.notebook import PagePath
-from sottovoce.reporting.report import Evidence, OtherRun, render
+from sottovoce.reporting.report import Evidence, render
 from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
@@ -33,7 +32,6 @@ def report_run(
     *,
     internal: bool = False,
     model: LanguageModel | None = None,
-    other: str | Path | None = None,
     out: Path | None = None,
     statement: Statement | None = None,
 ) -> PagePath:
@@ -43,15 +41,12 @@ def report_run(
         path: the run's folder.
         internal: also what was computed from people's text.
         model: a model of your own, where the run has one.
-        other: another run to draw in the same figures. Where its words are the same, both are measured on the held-out
-            users of the run's store, by band and by group.
         out: where the page is written instead.
         statement: of a release.
     """
     run = RunFolder.open(path)
     folder = ModelFolder.open(run.path, model=model)
     released, vocabulary, card = folder.model, folder.tokenizer, read_card(run)
-    other_run = RunFolder.open(other) if other is not None else None
     statement = statement or _statement_of_today(run)
     prompts = prompts_for(vocabulary, listed=not statement.vocabulary.private)
     evidence = Evidence(
@@ -63,9 +58,7 @@ def report_run(
         baselines=Baselines.of(run),
         diagnostics=run.diagnostics.read() if internal else None,
         findings=tuple(read_findings(run)),
-        costs=_costs(run, other_run, model) if other_run else None,
         traffic=card.bytes,
-        other=_other(run, other_run) if other_run else None,
         date=f"{date.today():%-d %B %Y}",
     )
     target = out or (run.path / "report-internal.html" if internal else run.report_file)
@@ -103,24 +96,3 @@ def _statement_of_today(run: RunFolder) -> Statement:
     if not ledger.exists() or statement.run not in (people := read_ledger(ledger)).runs:
         return replace(statement, store_gone=True)
     return with_store_total(statement, people.spent)
-
-
-def _other(run: RunFolder, other: RunFolder) -> OtherRun:
-    return OtherRun(other.path.resolve().name, other.record.read(), _tokens(run) == _tokens(other))
-
-
-def _costs(run: RunFolder, other: RunFolder, model: LanguageModel | None) -> Json | None:
-    """Both models by band and by group, on held-out people, for whom neither run has a guarantee.
-
-    None where nobody is measured exactly, where the other model is a caller's own, or where the vocabularies differ.
-    """
-    if held_out_users(Recipe.of(run), run) is None or read_card(other).own_model:
-        return None
-    if _tokens(run) != _tokens(other):
-        return None
-    found = evaluate_run(run.path, model=model, extra=Extra(words=0), other=other.path)
-    return found.breakdown.to_json(found.other.breakdown if found.other else None)
-
-
-def _tokens(run: RunFolder) -> str:
-    return ModelFolder.open(run.path).tokenizer.fingerprint

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
@@ -215,14 +215,6 @@ class SplitWriter:
         self._held_tokens += len(columns[3])
         self.users += len(columns[0])
         self.tokens += len(columns[3])
-
-    def add_many(self, names: Sequence[str], tokens: RecordBatch, unknown: RecordBatch) -> None:
-        """Some users as one record batch, which must hold fewer tokens than BATCH_TOKENS, or one user."""
-        if self._held:
-            self._flush()
-        self._write(names, replace(tokens, values=tokens.values.astype(self._kind)), unknown)
-        self.users += len(names)
-        self.tokens += len(tokens.values)
 
     def _flush(self) -> None:
         names, lengths, letters, tokens, unknown = (np.concatenate(each) for each in zip(*self._held, strict=True))

@@ -24,10 +24,10 @@ from sottovoce.evaluation.prediction import (
     TokenKinds,
     count_targets,
     perplexity_of,
-    sum_ranks_by_user,
+    sum_by_user,
     token_counts,
 )
-from sottovoce.evaluation.ranks import Ranks
+from sottovoce.evaluation.ranks import OfRanks, Ranks
 from sottovoce.models.contract import LanguageModel
 
 RANKS = (10, 100, 1000)
@@ -92,7 +92,7 @@ def bands_of(store: Store, ranks: Sequence[int] = RANKS) -> Bands:
 def count_parts(model: LanguageModel, store: Store, bands: Bands) -> tuple[Counts, Breakdown]:
     """The counts of `count_hits`, and the same by part, in one pass."""
     in_band = jax.nn.one_hot(bands.of_token, len(bands.names))
-    counts, by_band = sum_ranks_by_user(_count_bands, model, store, (TokenKinds.of(store.vocabulary), in_band))
+    counts, by_band = sum_by_user(OfRanks(_count_bands), model, store, (TokenKinds.of(store.vocabulary), in_band))
     parts = tuple(Part(name, *(column[:, band] for column in by_band)) for band, name in enumerate(bands.names))
     return counts, Breakdown(tuple(part for part in parts if part.targets.sum()), _groups(counts))
 

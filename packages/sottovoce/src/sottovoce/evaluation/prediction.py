@@ -24,7 +24,7 @@ from sottovoce.data.store import Store
 from sottovoce.data.tokenizer import Tokenizer
 from sottovoce.evaluation.bits_per_byte import Text
 from sottovoce.evaluation.figures import Evaluation
-from sottovoce.evaluation.ranks import Ranks, Softmax, ranks_of
+from sottovoce.evaluation.ranks import OfRanks, Ranks
 from sottovoce.local.update import begins_text
 from sottovoce.models.contract import LanguageModel
 from sottovoce_evidence.errors import SottoError
@@ -69,61 +69,35 @@ def observed(step: Callable[[int, int], None]) -> Generator[None, None, None]:
         _observer.reset(before)
 
 
-_USERS_A_CORE = 32  # read together: enough for a fast recurrent product
-_READ = 32  # tokens of each of them at once
 _CHUNK = 64  # tokens evaluated at once: bounds memory at users x 64 x vocabulary
 
 
 def count_hits(model: LanguageModel, store: Store, rows: Sequence[int] | None = None, block: int = 0) -> Counts:
     """The sums of every user in `rows` (all users by default), each as an array over users, `block` at a time."""
-    return sum_ranks_by_user(count_targets, model, store, TokenKinds.of(store.vocabulary), rows, block)
+    return sum_by_user(OfRanks(count_targets), model, store, TokenKinds.of(store.vocabulary), rows, block)
 
 
 def sum_by_user(
     measure: Callable, model: LanguageModel, store: Store, facts: Any, rows: Sequence[int] | None = None, block: int = 0
 ) -> Any:
-    """Sums of `measure(logits, targets, counted, facts)` over the targets of every user, as arrays over users."""
-    begins, parts = jnp.asarray(store.vocabulary.specials.begins), []
-    for tokens, lengths, users in blocks_of(store, rows, block):
-        sums = sum_block(measure, model, begins, tokens, lengths, facts)
-        parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:users], sums))
-    return jax.tree.map(lambda *columns: np.concatenate(columns), *parts)
+    """Sums of `measure(logits, targets, counted, facts)` over the targets of every user, as arrays over users.
 
-
-def sum_ranks_by_user(
-    measure: Callable, model: LanguageModel, store: Store, facts: Any, rows: Sequence[int] | None = None, block: int = 0
-) -> Any:
-    """Sums of `measure(ranks, targets, counted, facts)` over the targets of every user, as arrays over users.
-
-    On a CPU the logits of all tokens are never there at once, and each device reads some of the users.
+    Each core of a CPU reads some of the users of a block, which are about as long.
     """
-    if jax.default_backend() != "cpu" or not Softmax.fits(model):
-        return sum_by_user(_OfLogits(measure), model, store, facts, rows, block)
     chosen = np.arange(store.users) if rows is None else np.asarray(rows, int)
-    written = store.lengths(chosen)
-    order = np.argsort(written, kind="stable")  # users of one block are then about as long
-    devices = 1 if block else min(jax.local_device_count(), max(1, len(chosen)))
-    each = block or min(_USERS_A_CORE, 2 ** math.ceil(math.log2(max(1, len(chosen) / devices))))
+    order = np.argsort(store.lengths(chosen), kind="stable")
+    on_cpu = jax.default_backend() == "cpu" and not block
+    devices = min(jax.local_device_count(), max(1, len(chosen))) if on_cpu else 1
+    each = block or min(users_at_once(), 2 ** math.ceil(math.log2(max(1, len(chosen) / devices))))
     spec = _Shares(measure, devices)
     shared = (model, jnp.asarray(store.vocabulary.specials.begins), facts)
     shared = jax.device_put(shared, NamedSharding(spec.mesh, PartitionSpec()))
     parts = []
-    for tokens, lengths, users in blocks_of(
-        store, chosen[order], each * devices, _padded(store, int(written.max(initial=1)))
-    ):
+    for tokens, lengths, users in blocks_of(store, chosen[order], each * devices):
         sums = _sum_shares(spec, shared, tokens, lengths)
         parts.append(jax.tree.map(lambda column, users=users: np.asarray(column, np.float64)[:users], sums))
     back = np.argsort(order)
     return jax.tree.map(lambda *columns: np.concatenate(columns)[back], *parts)
-
-
-class _OfLogits(NamedTuple):
-    """A measure of ranks as one of logits."""
-
-    measure: Callable
-
-    def __call__(self, logits: Array, targets: Array, counted: Array, facts: Any) -> Any:
-        return self.measure(ranks_of(logits, targets), targets, counted, facts)
 
 
 class _Shares(NamedTuple):
@@ -141,36 +115,12 @@ class _Shares(NamedTuple):
 def _sum_shares(spec: _Shares, shared: tuple[LanguageModel, Array, Any], tokens: Array, lengths: Array) -> Any:
     def share(shared: tuple[LanguageModel, Array, Any], tokens: Array, lengths: Array) -> Any:
         model, begins, facts = shared
-        return _sum_ranks(partial(spec.measure, facts=facts), model, begins, tokens, lengths)
+        return sum_block(spec.measure, model, begins, tokens, lengths, facts)
 
     alike, apart = PartitionSpec(), PartitionSpec("users")
     return jax.shard_map(share, mesh=spec.mesh, in_specs=(alike, apart, apart), out_specs=apart, check_vma=False)(
         shared, tokens, lengths
     )
-
-
-def _sum_ranks(measure: Callable, model: LanguageModel, begins: Array, tokens: Array, lengths: Array) -> Any:
-    """The sums of some users, read together: as `sum_over_targets` of each."""
-    users, softmax = len(tokens), Softmax.of(model)
-    inputs = jnp.concatenate([jnp.full((users, 1), begins[0], tokens.dtype), tokens[:, :-1]], axis=1)
-
-    def chunk(number: Any, carry: tuple[Any, Any]) -> tuple[Any, Any]:
-        states, sums = carry
-        start = number * _READ
-        words, targets = (jax.lax.dynamic_slice_in_dim(part, start, _READ, axis=1) for part in (inputs, tokens))
-        counted = (start + jnp.arange(_READ) < lengths[:, None]) & ~begins_text(targets, begins)
-        counted = counted.astype(jnp.float32)
-        outputs, states = jax.vmap(model.read)(words, states)
-        ranks = softmax.ranks(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), counted.reshape(-1))
-        ranks = jax.tree.map(lambda part: part.reshape(users, _READ), ranks)
-        return states, jax.tree.map(jnp.add, sums, jax.vmap(measure)(ranks, targets, counted))
-
-    fresh = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (users, *jnp.shape(leaf))), model.initial_state())
-    one = jnp.zeros((users, _READ))
-    shapes = jax.eval_shape(jax.vmap(measure), Ranks(one, one), tokens[:, :_READ], one)
-    sums = jax.tree.map(lambda shape: jnp.zeros(shape.shape, shape.dtype), shapes)
-    chunks = (jnp.max(lengths) + _READ - 1) // _READ
-    return jax.lax.fori_loop(0, chunks, chunk, (fresh, sums))[1]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -184,14 +134,13 @@ def users_at_once() -> int:
     return 16 if jax.default_backend() == "cpu" else 64
 
 
-def blocks_of(store: Store, rows: Any, block: int = 0, width: int = 0) -> Iterator[tuple[Array, Array, int]]:
+def blocks_of(store: Store, rows: Any, block: int = 0) -> Iterator[tuple[Array, Array, int]]:
     """Users in blocks, padded to few shapes: their tokens, their lengths, and how many users they are.
 
     Args:
         store: the users.
         rows: which of them; None is all.
         block: how many in a block; 0 chooses.
-        width: tokens that all blocks are padded to; 0 is as many as the users of each need.
     """
     block = block or users_at_once()
     chosen_rows = np.arange(store.users) if rows is None else np.asarray(rows)
@@ -200,7 +149,7 @@ def blocks_of(store: Store, rows: Any, block: int = 0, width: int = 0) -> Iterat
     for start in range(0, len(chosen_rows), block):
         chosen = chosen_rows[start : start + block]
         users = store.gather(chosen)
-        columns = width or _padded(store, int(users.lengths.max()))
+        columns = _padded(store, int(users.lengths.max()))
         tokens = np.zeros((block, columns), np.int32)
         filled = min(columns, users.tokens.shape[1])
         tokens[: len(chosen), :filled] = users.tokens[:, :filled]

@@ -7,6 +7,8 @@ untied is the default. With the paper's sizes (10,000 words, embedding 300, one 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -83,6 +85,15 @@ class GatedCNN(eqx.Module):
 
     Blocks add to their input. Each starts with 1/layers of the variance that one block would add.
     """
+
+    adaptable: ClassVar = (
+        "blocks*.value.down",
+        "blocks*.value.up",
+        "blocks*.gate.down",
+        "blocks*.gate.up",
+        "blocks*.residual",
+        "output",
+    )
 
     embedding: Float[Array, "vocabulary size"]
     blocks: tuple[Block, ...]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -38,6 +39,8 @@ class GRU(eqx.Module):
 
     Nine parameter vectors: the embedding, weight and bias of each of three gates, weight and bias of the projection.
     """
+
+    adaptable: ClassVar = ("projection",)
 
     embedding: Float[Array, "vocabulary size"]
     reset_gate: Gate

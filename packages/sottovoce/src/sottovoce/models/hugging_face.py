@@ -1,7 +1,7 @@
 """Weights in the layout of Hugging Face: a folder with `config.json` and `*.safetensors`. Nothing is downloaded.
 
-Families: GPT-2 (our `GPT2`), and Llama, SmolLM2 (of Llama's layout), Qwen2 and Qwen3 (our `Transformer`). What a config
-asks for and our models do not have is refused by name, and so is each tensor that is missing or surplus.
+Families: GPT-2, Llama, SmolLM2 (of Llama's layout), Qwen2 and Qwen3: all are our `Transformer`. What a config asks for
+and it does not have is refused by name, and so is each tensor that is missing or surplus.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,79 +38,26 @@ class Described:
     longest: int  # tokens of the longest text that it can tell the places of
 
 
-@dataclass(frozen=True)
-class Theirs:
-    """Where a weight of ours lies in a file: a tensor, or one of three parts of it, as it is or transposed."""
-
-    name: str
-    transposed: bool = False
-    third: int | None = None
-
-    def of(self, tensor: np.ndarray) -> np.ndarray:
-        rows = tensor.T if self.transposed else tensor
-        return rows if self.third is None or len(rows) % 3 else np.split(rows, 3)[self.third]
-
-
-def _in_blocks(prefix: str, table: Mapping[str, Theirs]) -> dict[str, Theirs]:
-    """The same names for every block: {} is its number."""
-    return {f"blocks[{{}}].{ours}": replace(there, name=f"{prefix}.{{}}.{there.name}") for ours, there in table.items()}
-
-
-# Our names of weights, and where they lie. A prefix `model.` or `transformer.` of their names is left out.
-_LLAMA = {
-    "embedding": Theirs("embed_tokens.weight"),
-    **_in_blocks(
-        "layers",
-        {
-            "attention_norm.weight": Theirs("input_layernorm.weight"),
-            "attention.query": Theirs("self_attn.q_proj.weight"),
-            "attention.key": Theirs("self_attn.k_proj.weight"),
-            "attention.value": Theirs("self_attn.v_proj.weight"),
-            "attention.output": Theirs("self_attn.o_proj.weight"),
-            "attention.query_bias": Theirs("self_attn.q_proj.bias"),
-            "attention.key_bias": Theirs("self_attn.k_proj.bias"),
-            "attention.value_bias": Theirs("self_attn.v_proj.bias"),
-            "attention.output_bias": Theirs("self_attn.o_proj.bias"),
-            "attention.query_norm.weight": Theirs("self_attn.q_norm.weight"),
-            "attention.key_norm.weight": Theirs("self_attn.k_norm.weight"),
-            "feed_forward_norm.weight": Theirs("post_attention_layernorm.weight"),
-            "feed_forward.gate": Theirs("mlp.gate_proj.weight"),
-            "feed_forward.up": Theirs("mlp.up_proj.weight"),
-            "feed_forward.down": Theirs("mlp.down_proj.weight"),
-        },
-    ),
-    "norm.weight": Theirs("norm.weight"),
-    "output": Theirs("lm_head.weight"),
-}
-# GPT-2 keeps matrices as [in, out], and those of query, key and value side by side.
-_GPT2 = {
-    "embedding": Theirs("wte.weight"),
-    "positions": Theirs("wpe.weight"),
-    **_in_blocks(
-        "h",
-        {
-            "attention_norm.weight": Theirs("ln_1.weight"),
-            "attention_norm.bias": Theirs("ln_1.bias"),
-            "attention.query": Theirs("attn.c_attn.weight", True, 0),
-            "attention.key": Theirs("attn.c_attn.weight", True, 1),
-            "attention.value": Theirs("attn.c_attn.weight", True, 2),
-            "attention.output": Theirs("attn.c_proj.weight", True),
-            "attention.query_bias": Theirs("attn.c_attn.bias", third=0),
-            "attention.key_bias": Theirs("attn.c_attn.bias", third=1),
-            "attention.value_bias": Theirs("attn.c_attn.bias", third=2),
-            "attention.output_bias": Theirs("attn.c_proj.bias"),
-            "feed_forward_norm.weight": Theirs("ln_2.weight"),
-            "feed_forward_norm.bias": Theirs("ln_2.bias"),
-            "feed_forward.up": Theirs("mlp.c_fc.weight", True),
-            "feed_forward.up_bias": Theirs("mlp.c_fc.bias"),
-            "feed_forward.down": Theirs("mlp.c_proj.weight", True),
-            "feed_forward.down_bias": Theirs("mlp.c_proj.bias"),
-        },
-    ),
-    "norm.weight": Theirs("ln_f.weight"),
-    "norm.bias": Theirs("ln_f.bias"),
-}
-_TABLES = {"gpt2": _GPT2, "llama": _LLAMA, "qwen2": _LLAMA, "qwen3": _LLAMA}
+# Our names of weights; theirs in Llama and in GPT-2. {} is the number of a block. A prefix `model.` or `transformer.`
+# of their names is left out. A bias lies beside its weight.
+_NAMES = (
+    ("embedding", "embed_tokens.weight", "wte.weight"),
+    ("positions", None, "wpe.weight"),
+    ("blocks[{}].attention_norm.weight", "layers.{}.input_layernorm.weight", "h.{}.ln_1.weight"),
+    ("blocks[{}].attention.query", "layers.{}.self_attn.q_proj.weight", "h.{}.attn.c_attn.weight"),
+    ("blocks[{}].attention.key", "layers.{}.self_attn.k_proj.weight", "h.{}.attn.c_attn.weight"),
+    ("blocks[{}].attention.value", "layers.{}.self_attn.v_proj.weight", "h.{}.attn.c_attn.weight"),
+    ("blocks[{}].attention.output", "layers.{}.self_attn.o_proj.weight", "h.{}.attn.c_proj.weight"),
+    ("blocks[{}].attention.query_norm.weight", "layers.{}.self_attn.q_norm.weight", None),
+    ("blocks[{}].attention.key_norm.weight", "layers.{}.self_attn.k_norm.weight", None),
+    ("blocks[{}].feed_forward_norm.weight", "layers.{}.post_attention_layernorm.weight", "h.{}.ln_2.weight"),
+    ("blocks[{}].feed_forward.gate", "layers.{}.mlp.gate_proj.weight", None),
+    ("blocks[{}].feed_forward.up", "layers.{}.mlp.up_proj.weight", "h.{}.mlp.c_fc.weight"),
+    ("blocks[{}].feed_forward.down", "layers.{}.mlp.down_proj.weight", "h.{}.mlp.c_proj.weight"),
+    ("norm.weight", "norm.weight", "ln_f.weight"),
+    ("output", "lm_head.weight", None),
+)
+_FAMILIES = ("gpt2", "llama", "qwen2", "qwen3")
 TABLES_OF_TOKENS = ("embedding", "output")  # weights with a row for each token
 _HEAD = "lm_head.weight"  # also in files of tied models, as a copy of the embedding
 # Masks and angles, which are not trained.
@@ -173,8 +120,8 @@ def read_config(folder: Path) -> Described:
     """The model that `config.json` describes; refused where our models cannot compute it."""
     config = Config(folder)
     family = config.get("model_type", str)
-    if family not in _TABLES:
-        raise config.refuse(f"model_type {family!r} is not supported; {', '.join(_TABLES)} are (SmolLM2 is a llama)")
+    if family not in _FAMILIES:
+        raise config.refuse(f"model_type {family!r} is not supported; {', '.join(_FAMILIES)} are (SmolLM2 is a llama)")
     return _describe_gpt2(config) if family == "gpt2" else _describe_llama(config, family)
 
 
@@ -241,12 +188,11 @@ def load_weights(folder: Path, like: LanguageModel) -> dict[str, np.ndarray]:
     of another shape, is refused by its name.
     """
     described = read_config(folder)
-    table = _TABLES[described.family]
-    places = {name: _place(table, name) for name in layer_names(like)}
-    wanted = {place.name for place in places.values()}
+    places = {name: _name_of(name, described.family) for name in layer_names(like)}
+    wanted = set(places.values())
     given = dict(_read_tensors(folder))
     surplus = sorted(name for name in given.keys() - wanted if not _BUFFERS.fullmatch(name))
-    if surplus == [_HEAD] and np.array_equal(given[_HEAD], given.get(places["embedding"].name, ())):
+    if surplus == [_HEAD] and np.array_equal(given[_HEAD], given.get(places["embedding"], ())):
         surplus = []
     missing = sorted(wanted - given.keys())
     if missing or surplus:
@@ -255,11 +201,11 @@ def load_weights(folder: Path, like: LanguageModel) -> dict[str, np.ndarray]:
     shapes = dict(zip(places, (leaf.shape for leaf in jax.tree.leaves(like)), strict=True))
     weights = {}
     for name, place in places.items():
-        found = place.of(given[place.name])
+        found = _part(given[place], name, place)
         right = (described.rows, *shapes[name][1:]) if name in TABLES_OF_TOKENS else shapes[name]
         if found.shape != right:
             raise SottoError(
-                f"{place.name} of {folder} has the shape {list(given[place.name].shape)}, which does not fit its "
+                f"{place} of {folder} has the shape {list(given[place].shape)}, which does not fit its "
                 f"{CONFIG}; get it again"
             )
         weights[name] = np.ascontiguousarray(found)
@@ -301,10 +247,20 @@ def tokens_of_file(tokenizer: Tokenizer) -> int:
     return getattr(tokenizer, "file_size", tokenizer.size)
 
 
-def _place(table: Mapping[str, Theirs], name: str) -> Theirs:
-    block = re.search(r"\[(\d+)\]", name)
-    place = table[re.sub(r"\[\d+\]", "[{}]", name)]
-    return place if block is None else replace(place, name=place.name.format(block[1]))
+def _name_of(name: str, family: str) -> str:
+    """The name of the tensor with a weight of ours."""
+    matrix = re.sub(r"(\.|_)bias$", lambda found: ".weight" if found[1] == "." else "", name)
+    column = 2 if family == "gpt2" else 1
+    theirs = next(row[column] for row in _NAMES if row[0] == re.sub(r"\[\d+\]", "[{}]", matrix)) or ""
+    theirs = theirs.format(*re.findall(r"\[(\d+)\]", name))
+    return theirs if name == matrix else theirs.removesuffix("weight") + "bias"
+
+
+def _part(tensor: np.ndarray, name: str, theirs: str) -> np.ndarray:
+    """A weight of ours. GPT-2 keeps matrices as [in, out], and those of query, key and value side by side."""
+    rows = tensor.T if ".c_" in theirs else tensor
+    third = next((place for place, each in enumerate(("query", "key", "value")) if f"attention.{each}" in name), 0)
+    return np.split(rows, 3)[third] if ".c_attn." in theirs and len(rows) % 3 == 0 else rows
 
 
 def _read_tensors(folder: Path) -> Iterator[tuple[str, np.ndarray]]:

@@ -1,7 +1,8 @@
 """Low-rank adapters (LoRA, Hu et al. 2021): two small trained matrices beside each frozen one.
 
-A model of any kind takes them where it uses a matrix as `x @ weight.T`, and nowhere else: a matrix that is indexed,
-concatenated or normalised cannot have one. Nothing of a kind's code changes.
+A matrix can have one if its model uses it as `x @ weight.T` and in no other way: not indexed, concatenated or
+normalised. The class of a model names these in `adaptable`, a tuple of patterns such as `blocks*.up`. Without it no
+matrix has one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from sottovoce.models.contract import LanguageModel, State, is_inexact, layer_names, logits_of
+from sottovoce.models.contract import LanguageModel, State, is_inexact, layer_names
 from sottovoce.models.head import uniform
 
 # Words of `adapter_trains` for arrays that are called differently in different kinds.
@@ -133,12 +134,9 @@ class Survey:
     @cached_property
     def matrices(self) -> dict[str, tuple[int, ...]]:
         """The matrices that get an adapter, with their shapes."""
-        given = self.adapters.matrices
-        if given:
-            return {name: shape for name, shape in self._usable(given).items() if _matches(name, given)}
-        shapes = self.adaptable
-        words = _traced(self.model).shape[-1]
-        return {name: shape for name, shape in shapes.items() if shape[0] != words} or shapes
+        if given := self.adapters.matrices:
+            return {name: shape for name, shape in self.adaptable.items() if _matches(name, given)}
+        return {name: shape for name, shape in self.adaptable.items() if name not in WORDS["head"]} or self.adaptable
 
     @property
     def patterns(self) -> tuple[str, ...]:
@@ -154,7 +152,8 @@ class Survey:
     @cached_property
     def adaptable(self) -> dict[str, tuple[int, ...]]:
         """All matrices that can have an adapter."""
-        return self._usable(("*",))
+        leaves, patterns = _leaves(self.model).items(), getattr(self.model, "adaptable", ())
+        return {name: leaf.shape for name, leaf in leaves if leaf.ndim == 2 and _matches(name, patterns)}
 
     @property
     def empty_patterns(self) -> list[str]:
@@ -173,32 +172,7 @@ class Survey:
 
     @cached_property
     def _further(self) -> list[str]:
-        leaves = zip(layer_names(self.model), jax.tree.leaves(self.model), strict=True)
-        return [name for name, leaf in leaves if is_inexact(leaf) and name not in self.matrices]
-
-    def _usable(self, patterns: Iterable[str]) -> dict[str, tuple[int, ...]]:
-        """The matrices of these names that the model uses as `x @ weight.T` alone: it is traced with an adapter there.
-
-        All are tried together, and then those that are alike in every layer.
-        """
-        leaves = zip(layer_names(self.model), jax.tree.leaves(self.model), strict=True)
-        groups: dict[str, dict[str, tuple[int, ...]]] = {}
-        for name, leaf in leaves:
-            if is_inexact(leaf) and leaf.ndim == 2 and _matches(name, patterns):
-                groups.setdefault(starred(name), {})[name] = leaf.shape
-        together = {name: shape for group in groups.values() for name, shape in group.items()}
-        if self._can_have(together):
-            return together
-        return {name: shape for group in groups.values() if self._can_have(group) for name, shape in group.items()}
-
-    def _can_have(self, names: Iterable[str]) -> bool:
-        names = set(names)
-        try:
-            tried = jax.eval_shape(lambda model: _with(model, names, lambda name, leaf: _probe(leaf)), self.model)
-            _traced(tried)
-        except Exception:  # noqa: BLE001 -- whatever a model raises that meets no array
-            return False
-        return True
+        return [name for name in _leaves(self.model) if name not in self.matrices]
 
 
 def adapt(survey: Survey, key: PRNGKeyArray) -> Adapted:
@@ -255,10 +229,10 @@ def clip_parts(params: Any) -> dict[str, int]:
     return {_name(path): len(jax.tree.leaves(part)) for path, part in parts if jax.tree.leaves(part)}
 
 
-def _traced(model: Any) -> Any:
-    """The shape of a model's logits."""
-    tokens = jax.ShapeDtypeStruct((3,), "int32")
-    return jax.eval_shape(lambda model, tokens: logits_of(model, tokens, jax.random.key(0)), model, tokens)
+def _leaves(model: Any) -> dict[str, Any]:
+    """The arrays of floats of a model, by name."""
+    leaves = zip(layer_names(model), jax.tree.leaves(model), strict=True)
+    return {name: leaf for name, leaf in leaves if is_inexact(leaf)}
 
 
 def _with(model: Any, names: Iterable[str], make: Callable[[str, Any], Any]) -> Any:
@@ -269,10 +243,6 @@ def _with(model: Any, names: Iterable[str], make: Callable[[str, Any], Any]) -> 
         return make(_name(path), leaf) if _name(path) in names else leaf
 
     return jax.tree_util.tree_map_with_path(put, model)
-
-
-def _probe(weight: Any) -> LowRank:
-    return LowRank(weight, jnp.zeros((1, weight.shape[1])), jnp.zeros((weight.shape[0], 1)), jnp.ones(()))
 
 
 def _is_adapter(part: Any) -> bool:

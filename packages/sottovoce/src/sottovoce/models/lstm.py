@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -121,6 +121,8 @@ class LSTM(eqx.Module):
 
     Eleven parameter vectors: the embedding, weight and bias of each of four gates, weight and bias of the projection.
     """
+
+    adaptable: ClassVar = ("projection",)
 
     embedding: Float[Array, "vocabulary size"]
     input_gate: Gate

@@ -10,11 +10,10 @@ from jaxtyping import PRNGKeyArray
 
 from sottovoce.models.contract import LanguageModel
 from sottovoce.models.gated_cnn import GatedCNN
-from sottovoce.models.gpt2 import GPT2
 from sottovoce.models.gru import GRU
 from sottovoce.models.lstm import LSTM
 from sottovoce.models.stacked_lstm import StackedLSTM
-from sottovoce.models.transformer import Transformer
+from sottovoce.models.transformer import Transformer, gpt2
 from sottovoce_evidence.errors import SottoError
 
 KINDS: dict[str, Callable[..., LanguageModel]] = {
@@ -23,7 +22,7 @@ KINDS: dict[str, Callable[..., LanguageModel]] = {
     "stacked_lstm": StackedLSTM,
     "gated_cnn": GatedCNN,
     "transformer": Transformer,
-    "gpt2": GPT2,
+    "gpt2": gpt2,
 }
 
 

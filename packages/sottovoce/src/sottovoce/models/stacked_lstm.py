@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -39,6 +41,8 @@ class StackedLSTM(eqx.Module):
     A tied table has rows of any length, and a bias: with rows of length 1 and no bias, this model, which has no
     projection before the logits, learned word frequencies only.
     """
+
+    adaptable: ClassVar = ("output",)
 
     embedding: Float[Array, "vocabulary size"]
     layers: tuple[Layer, ...]

@@ -1,16 +1,18 @@
-"""A decoder-only transformer as Llama and Qwen have it: RMSNorm, rotary positions, grouped key-value heads, SwiGLU.
+"""A decoder-only transformer: as Llama and Qwen have it (RMSNorm, rotary positions, SwiGLU), or as GPT-2.
 
 The state is the key-value cache: the keys and values of the last `context` tokens in every layer, and how many tokens
 were read. A token sees itself and at most `context` tokens before it, however the text is cut into calls of `read`.
 
 A rotary position matters only by its difference from another. Keys are therefore kept as they are and rotated when they
-are read, by their place in the cache: a text may be of any length, and no angle grows with it.
+are read, by their place in the cache: a text may be of any length, and no angle grows with it. Learned positions have a
+fixed number. A longer text is then read in pieces of that length: the first token of a piece has position 0 and sees
+nothing before it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,11 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from sottovoce.models.head import Tables, multiply
+from sottovoce.models.head import Tables, multiply, rows_of
 from sottovoce_evidence.errors import SottoError
 
 BIASES = {"none": (), "qkv": ("query", "key", "value"), "attention": ("query", "key", "value", "output")}
-_EMBEDDING_STD = 0.02  # logits of a normalised output then begin below 1
+_EMBEDDING_STD = 0.02  # of positions too: logits of a normalised output then begin below 1
 
 
 class Cache(NamedTuple):
@@ -62,18 +64,21 @@ class Heads:
         return Cache(jnp.zeros(shape), jnp.zeros(shape))
 
 
-class RMSNorm(eqx.Module):
-    """x / √(mean x² + ε), times a weight."""
+class Norm(eqx.Module):
+    """RMSNorm: x / √(mean x² + ε), times a weight. LayerNorm takes the mean of x away first, and adds a bias."""
 
     weight: Float[Array, " size"]
+    bias: Float[Array, " size"] | None  # None: RMSNorm
     eps: float = eqx.field(static=True)
 
-    def __init__(self, size: int, eps: float):
-        self.weight, self.eps = jnp.ones((size,)), eps
+    def __init__(self, size: int, eps: float, *, centred: bool = False):
+        self.weight, self.bias, self.eps = jnp.ones((size,)), jnp.zeros((size,)) if centred else None, eps
 
     def __call__(self, inputs: Float[Array, "*any size"]) -> Float[Array, "*any size"]:
+        if self.bias is not None:
+            inputs = inputs - jnp.mean(inputs, axis=-1, keepdims=True)
         square = jnp.mean(inputs * inputs, axis=-1, keepdims=True)
-        return inputs * jax.lax.rsqrt(square + self.eps) * self.weight
+        return _add(inputs * jax.lax.rsqrt(square + self.eps) * self.weight, self.bias)
 
 
 class Attention(eqx.Module):
@@ -87,8 +92,8 @@ class Attention(eqx.Module):
     key_bias: Float[Array, " kv_heads_size"] | None
     value_bias: Float[Array, " kv_heads_size"] | None
     output_bias: Float[Array, " embedding"] | None
-    query_norm: RMSNorm | None
-    key_norm: RMSNorm | None
+    query_norm: Norm | None
+    key_norm: Norm | None
     heads: Heads = eqx.field(static=True)
 
     def __init__(self, heads: Heads, *, scale: float, eps: float, key: PRNGKeyArray):
@@ -102,8 +107,8 @@ class Attention(eqx.Module):
         biases = {name: jnp.zeros((outputs[name],)) for name in BIASES[heads.biases]}
         self.query_bias, self.key_bias = biases.get("query"), biases.get("key")
         self.value_bias, self.output_bias = biases.get("value"), biases.get("output")
-        self.query_norm = RMSNorm(heads.size, eps) if heads.norm else None
-        self.key_norm = RMSNorm(heads.size, eps) if heads.norm else None
+        self.query_norm = Norm(heads.size, eps) if heads.norm else None
+        self.key_norm = Norm(heads.size, eps) if heads.norm else None
         self.heads = heads
 
     def __call__(
@@ -130,42 +135,45 @@ class Attention(eqx.Module):
         return _add(multiply(attend(query, keys, values, visible), self.output), self.output_bias), after
 
 
-class SwiGLU(eqx.Module):
-    """The feed-forward network: a gate and a value of width `hidden`, multiplied, and back to the embedding."""
+class FeedForward(eqx.Module):
+    """To width `hidden` and back: SwiGLU, a gate times a value; or GELU in its tanh form, with biases and no gate."""
 
-    gate: Float[Array, "hidden embedding"]
+    gate: Float[Array, "hidden embedding"] | None
     up: Float[Array, "hidden embedding"]
+    up_bias: Float[Array, " hidden"] | None
     down: Float[Array, "embedding hidden"]
+    down_bias: Float[Array, " embedding"] | None
 
-    def __init__(self, embedding: int, hidden: int, *, scale: float, key: PRNGKeyArray):
+    def __init__(self, embedding: int, hidden: int, *, gelu: bool, scale: float, key: PRNGKeyArray):
         keys = jax.random.split(key, 3)
-        self.gate, self.up = matrix(keys[0], hidden, embedding), matrix(keys[1], hidden, embedding)
-        self.down = matrix(keys[2], embedding, hidden, scale)
+        self.gate = None if gelu else matrix(keys[0], hidden, embedding)
+        self.up, self.down = matrix(keys[1], hidden, embedding), matrix(keys[2], embedding, hidden, scale)
+        self.up_bias = jnp.zeros((hidden,)) if gelu else None
+        self.down_bias = jnp.zeros((embedding,)) if gelu else None
 
     def __call__(self, inputs: Float[Array, "time embedding"]) -> Float[Array, "time embedding"]:
-        return multiply(jax.nn.silu(multiply(inputs, self.gate)) * multiply(inputs, self.up), self.down)
+        wide = _add(multiply(inputs, self.up), self.up_bias)
+        if self.gate is None:
+            wide = jax.nn.gelu(wide, approximate=True)
+        else:
+            wide = jax.nn.silu(multiply(inputs, self.gate)) * wide
+        return _add(multiply(wide, self.down), self.down_bias)
 
 
 class Block(eqx.Module):
     """One layer: attention and a feed-forward network, each added to its input."""
 
-    attention_norm: RMSNorm
+    attention_norm: Norm
     attention: Attention
-    feed_forward_norm: RMSNorm
-    feed_forward: SwiGLU
-
-    def __init__(self, heads: Heads, hidden: int, *, scale: float, eps: float, key: PRNGKeyArray):
-        keys = jax.random.split(key)
-        self.attention_norm, self.feed_forward_norm = RMSNorm(heads.embedding, eps), RMSNorm(heads.embedding, eps)
-        self.attention = Attention(heads, scale=scale, eps=eps, key=keys[0])
-        self.feed_forward = SwiGLU(heads.embedding, hidden, scale=scale, key=keys[1])
+    feed_forward_norm: Norm
+    feed_forward: FeedForward
 
     def __call__(
         self,
         words: Float[Array, "time embedding"],
         cache: Cache,
         visible: Bool[Array, "time place"],
-        angles: np.ndarray,
+        angles: np.ndarray | None,
     ) -> tuple[Float[Array, "time embedding"], Cache]:
         heard, cache = self.attention(self.attention_norm(words), cache, visible, angles)
         words = words + heard
@@ -175,13 +183,22 @@ class Block(eqx.Module):
 class Transformer(eqx.Module):
     """Embedding, blocks, a norm, softmax over the embedding or a table of its own.
 
+    Args:
+        positions: None for Llama; for GPT-2 how many positions are learned, with LayerNorm and GELU in every block.
+
     Every matrix is [out, in] and used as `inputs @ matrix.T`. What is added to a block's input begins with
     1 / (2 layers) of the variance that one branch would add.
     """
 
+    adaptable: ClassVar = (
+        "blocks*.attention.query", "blocks*.attention.key", "blocks*.attention.value", "blocks*.attention.output",
+        "blocks*.feed_forward.gate", "blocks*.feed_forward.up", "blocks*.feed_forward.down", "output",
+    )  # fmt: skip
+
     embedding: Float[Array, "vocabulary size"]
+    positions: Float[Array, "positions size"] | None
     blocks: tuple[Block, ...]
-    norm: RMSNorm
+    norm: Norm
     output: Float[Array, "vocabulary size"] | None  # None: tied to the embedding
     context: int = eqx.field(static=True)
     rope_base: float = eqx.field(static=True)
@@ -204,10 +221,13 @@ class Transformer(eqx.Module):
         norm_eps: float = 1e-6,
         rope_base: float = 10_000.0,
         rope_scaling: tuple[float, ...] | None = None,
+        positions: int | None = None,
         key: PRNGKeyArray,
     ):
         sizes = Heads(embedding, heads, kv_heads, head_size or per_head(embedding, heads), biases, qk_norm)
-        if sizes.size % 2:
+        if positions is not None and context >= positions:
+            raise SottoError(f"context={context} must be below positions={positions}: there are no more to tell apart")
+        if positions is None and sizes.size % 2:
             raise SottoError(f"a head of size {sizes.size} cannot be rotated: choose an even embedding / heads")
         scaling = tuple(rope_scaling or ())
         if len(scaling) not in (0, 4):
@@ -215,9 +235,22 @@ class Transformer(eqx.Module):
             raise SottoError(f"rope_scaling={list(scaling)} must be four numbers ({numbers}), or be left out")
         first, last, *keys = jax.random.split(key, 2 + layers)
         scale = (2 * layers) ** -0.5
+
+        def fresh_norm() -> Norm:
+            return Norm(embedding, norm_eps, centred=positions is not None)
+
+        def fresh_block(key: PRNGKeyArray) -> Block:
+            one, two = jax.random.split(key)
+            attention = Attention(sizes, scale=scale, eps=norm_eps, key=one)
+            feeding = FeedForward(embedding, hidden, gelu=positions is not None, scale=scale, key=two)
+            return Block(fresh_norm(), attention, fresh_norm(), feeding)
+
         self.embedding = _EMBEDDING_STD * jax.random.normal(first, (vocabulary, embedding))
-        self.blocks = tuple(Block(sizes, hidden, scale=scale, eps=norm_eps, key=each) for each in keys)
-        self.norm = RMSNorm(embedding, norm_eps)
+        self.positions = None
+        if positions is not None:
+            key = jax.random.fold_in(last, 1)
+            self.positions = _EMBEDDING_STD * jax.random.normal(key, (positions, embedding))
+        self.blocks, self.norm = tuple(fresh_block(each) for each in keys), fresh_norm()
         self.output = None if tied else _EMBEDDING_STD * jax.random.normal(last, (vocabulary, embedding))
         self.context, self.rope_base, self.rope_scaling = context, rope_base, scaling
 
@@ -233,14 +266,19 @@ class Transformer(eqx.Module):
     def read_rows(
         self, rows: Float[Array, "time size"], state: State, key: PRNGKeyArray | None = None
     ) -> tuple[Float[Array, "time size"], State]:
-        words, time, caches = rows, len(rows), []
-        visible = who_is_visible(state.seen + jnp.arange(time, dtype=jnp.float32), self.context)
-        size = self.blocks[0].attention.heads.size
-        angles = np.outer(np.arange(self.context + time), frequencies(size, self.rope_base, self.rope_scaling))
+        time, caches = len(rows), []
+        places = state.seen + jnp.arange(time + 1, dtype=jnp.float32)  # of each token, and of the next one
+        if self.positions is None:
+            words, size = rows, self.blocks[0].attention.heads.size
+            angles = np.outer(np.arange(self.context + time), frequencies(size, self.rope_base, self.rope_scaling))
+            seen = jnp.minimum(places[time], jnp.float32(self.context))  # more would make no difference
+        else:
+            places = places - len(self.positions) * jnp.floor(places / len(self.positions))  # in its piece
+            words, angles, seen = rows + rows_of(self.positions, places[:time].astype(jnp.int32)), None, places[time]
+        visible = who_is_visible(places[:time], self.context)
         for block, cache in zip(self.blocks, state.layers, strict=True):
             words, cache = block(words, cache, visible, angles)
             caches.append(cache)
-        seen = jnp.minimum(state.seen + time, jnp.float32(self.context))  # more would make no difference
         return self.norm(words), State(tuple(caches), seen)
 
     def logits(self, outputs: Float[Array, "*any size"]) -> Float[Array, "*any vocabulary"]:
@@ -248,6 +286,25 @@ class Transformer(eqx.Module):
 
     def tables(self) -> Tables:
         return Tables("embedding", "embedding" if self.output is None else "output")
+
+
+def gpt2(
+    vocabulary: int,
+    *,
+    embedding: int = 256,
+    hidden: int | None = None,
+    layers: int = 4,
+    heads: int = 4,
+    context: int = 128,
+    positions: int = 1024,
+    norm_eps: float = 1e-5,
+    key: PRNGKeyArray,
+) -> Transformer:
+    """The transformer of GPT-2 (Radford et al. 2019): LayerNorm, learned positions, GELU, biases, a tied output."""
+    return Transformer(
+        vocabulary, embedding=embedding, hidden=hidden or 4 * embedding, layers=layers, heads=heads, kv_heads=heads,
+        context=context, biases="attention", norm_eps=norm_eps, positions=positions, key=key,
+    )  # fmt: skip
 
 
 def attend(

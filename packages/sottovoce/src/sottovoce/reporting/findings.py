@@ -6,12 +6,10 @@ no row replaces another. What was computed from people's text beyond what the ru
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sottovoce.audit.results import Audits, CanariesResult, MembershipResult, Proved, RoundsResult, TailsResult
-from sottovoce.reporting.audit_meaning import meaning
+from sottovoce.audit.results import Audits, CanariesResult, Found, MembershipResult, Proved, RoundsResult, TailsResult
 from sottovoce.reporting.draw.lanes import Lane
 from sottovoce_evidence.accounting import rounded_down
 from sottovoce_evidence.errors import count_of
@@ -34,7 +32,7 @@ class Finding(Facts):
     about: str
     command: str = ""  # that would run it
     owner_only: bool = False  # not to be published
-    found: Facts | None = None  # what the audit wrote; None where it was not run
+    found: Found | None = None  # what the audit wrote; None where it was not run
     lanes: tuple[Lane, ...] = ()
     meaning: str = ""  # of the figures, in a sentence
 
@@ -47,7 +45,7 @@ class Finding(Facts):
 
 
 @dataclass(frozen=True)
-class LowerBound(Facts):
+class LowerBound(Found):
     """What the row of an attack on one run has: a lower bound on ε, and the claim for the same thing."""
 
     claimed: float
@@ -71,7 +69,7 @@ def findings(statement: Statement, audits: Audits, run: str = "RUN") -> list[Fin
     outdated = f"{NOT_RUN} since training went on"
     rows = [replace(row, result=outdated) if row.audit in audits.outdated else row for row in rows]
     rows = [_proved(statement), *(replace(row, command=row.command.replace("RUN", run, 1)) for row in rows)]
-    return [replace(row, meaning=row.meaning or meaning(row.found)) for row in rows]
+    return [replace(row, meaning=row.meaning or row.found.sentence) if row.found else row for row in rows]
 
 
 def public(rows: Sequence[Finding]) -> list[Finding]:
@@ -102,16 +100,19 @@ def _one_run(found: CanariesResult | None, statement: Statement) -> Finding:
     """Written by the audit of canaries. The noised updates it reads are not released one by one: the owner's."""
     name, about = "One run, canary users", "canary users, each in or out by a coin, guessed from one run"
     row = Finding("one_run", name, "lower bound", NOT_RUN, about, "sotto audit canaries RUN", owner_only=True)
+    one = None if found is None else found.one_run
     guessed = None
-    if found is not None and (one := found.one_run) is not None:
+    if found is not None and one is not None:
         claim = (found.claimed, found.delta, found.confidence, found.contradicted, found.itself)
         guessed = LowerBound(*claim, one.canaries, one.shown)
-        about = f"{count_of(guessed.canaries, 'canary user')}, guessed from one run, of {_model_of(found)}"
+        about = f"{count_of(one.canaries, 'canary user')}, guessed from one run, of {_model_of(found)}"
     if not statement.has_guarantee:
         return replace(row, result=NO_CLAIM, found=guessed)
-    if guessed is None or found is None:
-        return row
-    return replace(_lower_bound(row, guessed, name, about), meaning=meaning(found.one_run))
+    if guessed is None or one is None:
+        if found is None or not found.canaries.users:
+            return row
+        return replace(row, about="the run's secrets are gone, and with them which canary users were in", command="")
+    return replace(_lower_bound(row, guessed, name, about), meaning=one.sentence)
 
 
 def _rounds(found: RoundsResult | None, statement: Statement) -> Finding:
@@ -125,8 +126,10 @@ def _rounds(found: RoundsResult | None, statement: Statement) -> Finding:
     row = _lower_bound(row, found, "One round, a user in it", about)
     noise, claimed = epsilon_text(found.shown_multiplier), plain(found.claimed_multiplier)
     result = f"{row.result}; noise of at most {noise} times the sensitivity, claimed: {claimed}"
-    seen = "" if found.contradicted else f"; the audit {would_have_seen(found.would_notice)}"
-    return replace(row, result=result, about=row.about + seen)
+    reach = f"; the canary's update is {percent(found.reach, 0)} of the clip norm: a longer one would show more"
+    about = row.about + (reach if found.reach < 0.99 else "")
+    seen = "" if found.contradicted else f"; the audit {would_have_seen(found.would_notice)}, 99 times in 100"
+    return replace(row, result=result, about=about + seen)
 
 
 def _lower_bound(row: Finding, found: RoundsResult | LowerBound, lane: str, about: str) -> Finding:
@@ -135,7 +138,8 @@ def _lower_bound(row: Finding, found: RoundsResult | LowerBound, lane: str, abou
     result = "–" if shown is None else f"ε ≥ {rounded_down(shown)} at δ = {plain(found.delta)}"
     result += f", {100 * found.confidence:.4g}% confidence"
     about += f"; claimed: ε ≤ {epsilon_text(claimed)}; "
-    about += "CONTRADICTED, more than is claimed" if found.contradicted else "below it, which proves nothing"
+    wrong, right = "CONTRADICTED, more than is claimed: release nothing of this run", "below it, which proves nothing"
+    about += wrong if found.contradicted else right
     return replace(row, result=result, about=about, found=found, lanes=(Lane(lane, claimed, shown),))
 
 
@@ -158,7 +162,7 @@ def _canaries(found: CanariesResult | None) -> Finding:
     row = Finding("canaries", name, "measured", NOT_RUN, about, "sotto audit canaries RUN", owner_only=owner)
     if found is None:
         return row
-    bits = [one.bits for one in found.exposure if math.isfinite(one.bits)]
+    bits = found.bits
     if not bits:
         return replace(row, result="no secret was inserted", about=f"of {_model_of(found)}", found=found)
     extracted = sum(one.extracted for one in found.exposure)
@@ -181,6 +185,10 @@ def _membership(found: MembershipResult | None) -> Finding:
     users = f"{found.in_users:,} users in and {found.out_users:,} out"
     about = f"{best.attack}; {users}, at {percent(found.confidence, 0)} confidence; 0.5 is a guess"
     about += f"; the largest of {len(found.attacks)}: {', '.join(others)}" if others else ""
+    about += f"; each user joined {found.rounds_a_user:.3g} rounds on average; {found.note}"
+    if few := sorted({rate.fpr for attack in found.attacks for rate in attack.rates if rate.too_few}):
+        rates = " and ".join(f"{rate:.1%}" for rate in few)
+        about += f"; out users are too few for false alarms of {rates}: there, users are found who score above all"
     result = f"AUC {best.auc:.3f} ({best.low:.3f} to {best.high:.3f})"
     return replace(row, result=result, about=about, found=found)
 

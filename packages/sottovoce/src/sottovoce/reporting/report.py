@@ -9,7 +9,7 @@ from sottovoce.audit.results import Audits
 from sottovoce.evaluation.figures import Evaluation, coarse_count, evaluations, last_evaluation
 from sottovoce.reporting.draw.curves import Figure, Level, Line
 from sottovoce.reporting.draw.lanes import draw_number_line
-from sottovoce.reporting.draw.style import ACCENT, DEEP, MIDDLE, PALE
+from sottovoce.reporting.draw.style import DEEP, MIDDLE, PALE
 from sottovoce.reporting.findings import Finding, findings, lanes_of, public
 from sottovoce.reporting.meaning import meaning_of
 from sottovoce.reporting.pages import Bar, Drawing, render_page
@@ -47,15 +47,6 @@ Points = list[tuple[int, float]]
 
 
 @dataclass(frozen=True)
-class OtherRun:
-    """A run to compare with."""
-
-    name: str
-    record: Lines
-    same_tokens: bool = True  # as this run: else figures per token cannot be compared
-
-
-@dataclass(frozen=True)
 class Evidence:
     """What a report shows. With `diagnostics` it is internal; without, of `findings` only what may be published."""
 
@@ -67,19 +58,8 @@ class Evidence:
     baselines: Baselines | None = None  # None for a release without exact figures
     diagnostics: Lines | None = None  # exact figures of private data; given only for an internal report
     findings: tuple[Finding, ...] = ()  # what is proved and what audits found
-    costs: Json | None = None  # accuracy by band and by group, with that of `other`
     traffic: dict[str, float] | None = None  # bytes, as the model's card has them
-    other: OtherRun | None = None
     date: str = ""  # when the page is written
-
-    @property
-    def other_record(self) -> Lines:
-        return self.other.record if self.other else []
-
-    @property
-    def other_tokens(self) -> bool:
-        """Has the other run another tokenizer? Then no measure per token compares the two."""
-        return self.other is not None and not self.other.same_tokens
 
     @property
     def not_evaluated(self) -> str:
@@ -123,8 +103,6 @@ def _view(evidence: Evidence) -> Json:
         "suggestions": evidence.suggestions,
         "likeliest": max((share for _, words in evidence.suggestions for _, share in words), default=0) or 1,
         "evaluation": _evaluation_table(evidence),
-        "costs": _costs_tables(evidence),
-        "other": evidence.other.name if evidence.other else "",
         "audit": _audit(evidence),
         "internal": None if evidence.diagnostics is None else _diagnostics(evidence, evidence.diagnostics),
         "recipe": tomli_w.dumps(recipe),
@@ -140,14 +118,13 @@ def _contents(view: Json) -> dict[str, str]:
         "meaning": view["meaning"].title,
         "evaluation": "How good the model is",
         "suggestions": "What it suggests",
-        "costs": "What privacy costs, by word and by user" if view["private"] else "Accuracy by word and by user",
         "progress": "Training, round by round",
         "statement": "Privacy statement",
         "audit": "Internal: proofs and attacks, do not publish" if internal else "Proofs and attacks",
         "internal": "Internal: exact figures of private data, do not publish",
         "recipe": "Recipe: all settings",
     }
-    left_out = {name for name in ("suggestions", "evaluation", "costs") if not view[name]}
+    left_out = {name for name in ("suggestions", "evaluation") if not view[name]}
     if not internal:
         left_out.add("internal")
     return {name: title for name, title in titles.items() if name not in left_out}
@@ -187,9 +164,6 @@ def _notices(evidence: Evidence) -> list[tuple[str, str]]:
     _, last = last_evaluation(evidence.record)
     if evidence.baselines and last and (text := evidence.baselines.no_better(last)):
         notices.append(("Not better than without training", f"{text[0].upper()}{text[1:]}."))
-    if evidence.other and evidence.other_tokens:
-        text = f"Top-1 and perplexity are per token, and {evidence.other.name} has another tokenizer: they cannot be "
-        notices.append(("Different tokens", f"{text}compared with those of this run. Bits per byte can."))
     if statement.is_unfinished:
         planned = count_of(statement.rounds_planned, "planned round")
         text = f"{statement.rounds_done:,} of {planned} {plural(statement.rounds_done, 'is', 'are')} done."
@@ -254,14 +228,10 @@ def _evaluation_table(evidence: Evidence) -> Json | None:
     if not last:
         return None
     columns, measured = ["This run"], [last]
-    other_at, other = last_evaluation(evidence.other_record)
-    if evidence.other and other:
-        columns.append(f"{evidence.other.name}, round {other_at:,}")
-        measured.append(other)
-    bars, end = _bars(evidence, measured)
     if evidence.baselines and evidence.baselines.start_model:
         columns.insert(1, f"The start, {evidence.baselines.start}")
         measured.insert(1, evidence.baselines.start_model)
+    bars, end = _bars(evidence, last)
     rows = [
         (label, [_measure(key, values) for values in measured], meaning)
         for key, label, meaning in _MEASURES
@@ -271,15 +241,9 @@ def _evaluation_table(evidence: Evidence) -> Json | None:
     return {"round": at, "users": users, "bars": bars, "bars_end": end, "columns": columns, "rows": rows}
 
 
-def _bars(evidence: Evidence, measured: list[Evaluation]) -> tuple[list[Bar], str]:
-    """Top-1 of the baselines, of this run and of the other: from 0 to the next tenth above all, which is shown too.
-
-    Another run with other tokens has no bar: its top-1 is of something else.
-    """
-    found = [(name, score, True) for name, score in evidence.scores.items()]
-    found += [("this run", measured[0], False)]
-    if evidence.other and not evidence.other_tokens:
-        found += [(evidence.other.name, values, True) for values in measured[1:]]
+def _bars(evidence: Evidence, last: Evaluation) -> tuple[list[Bar], str]:
+    """Top-1 of the baselines and of this run: from 0 to the next tenth above all, which is shown too."""
+    found = [*((name, score, True) for name, score in evidence.scores.items()), ("this run", last, False)]
     end = min(1, (int(10 * max(score.top1 for _, score, _ in found)) + 1) / 10)
     bars = [
         Bar(name, score.top1 / end, percent(score.top1), _perplexity_of(score), quiet) for name, score, quiet in found
@@ -297,21 +261,6 @@ def _audit(evidence: Evidence) -> Json:
     if evidence.diagnostics is None:
         rows = public(rows)
     return {"rows": rows, "svg": draw_number_line(lanes_of(rows))}
-
-
-def _costs_tables(evidence: Evidence) -> list[Json]:
-    """Accuracy by band and by group: a title and rows for each."""
-    if not evidence.costs:
-        return []
-    groups = {f"Users, by {name}": rows for name, rows in evidence.costs["by_group"].items()}
-    tables = {"Words": evidence.costs["by_band"], **groups}
-    return [{"title": title, "rows": [_cost_cells(row) for row in rows]} for title, rows in tables.items()]
-
-
-def _cost_cells(row: Json) -> list[str]:
-    shares = (row["share"], row["top1"], row["beside"]["top1"])
-    lost = f"{100 * row['lost']:.1f} ± {100 * row['within']:.1f}"
-    return [row["part"], f"{coarse_count(row['users']):,}", *map(percent, shares), lost]
 
 
 def _measure(key: str, evaluation: Evaluation | None) -> str:
@@ -336,9 +285,7 @@ def finite_points(lines: Iterable[Json], key: str) -> Points:
 
 def _figures(evidence: Evidence) -> list[Drawing]:
     """How the run went, by round."""
-    figures = [_accuracy(evidence), _perplexity(evidence)]
-    figures += [_bits_per_byte(evidence)] if evidence.other_tokens else []
-    figures += [_epsilon(evidence)]
+    figures = [_accuracy(evidence), _perplexity(evidence), _epsilon(evidence)]
     return [*figures, _clip_norm(evidence)] if evidence.statement.clip_norm_changes else figures
 
 
@@ -348,32 +295,21 @@ def _accuracy(evidence: Evidence) -> Drawing:
     words = "Share of targets where the right token is among the one, three or five likeliest, on held-out users."
     if levels := levels_of(evidence.scores, "top1"):
         words += f" Dashed: top-1 without training on people: {_named(levels, percent)}."
-    words += _add_other_by_token(lines, evidence, "top1", "top-1 of ")
     figure = Figure("accuracy", "Accuracy by round", "share of targets", lines, levels, percent=True)
     return figure.drawing(words, evidence.not_evaluated)
 
 
 def _perplexity(evidence: Evidence) -> Drawing:
     points, made = measured(evidence.record, "perplexity"), len(evaluations(evidence.record))
-    lines = [Line("this run" if evidence.other and not evidence.other_tokens else "", points)]
+    lines = [Line("", points)]
     words = "How many tokens the model hesitates between, on held-out users. Lower is better."
     if missing := made - len(points):
         words += f" Not finite, so not drawn, at {missing} of the evaluations."
     if levels := levels_of(evidence.scores, "perplexity"):
         words += f" Dashed: without training on people: {_named(levels, plain)}."
-    words += _add_other_by_token(lines, evidence, "perplexity")
     figure = Figure("perplexity", "Perplexity by round", "perplexity", lines, levels, widen=True)
     diverged = "It was not finite at any evaluation: the model diverged."
     return figure.drawing(words, diverged if made else evidence.not_evaluated)
-
-
-def _bits_per_byte(evidence: Evidence) -> Drawing:
-    """What two runs with different tokens can be compared by."""
-    lines = [Line("this run", measured(evidence.record, "bits_per_byte"))]
-    words = "Bits that the model needs for a byte of text, on held-out users. Lower is better, whatever the tokens are."
-    words += _add_other(lines, evidence, measured(evidence.other_record, "bits_per_byte"))
-    figure = Figure("bits_per_byte", "Bits per byte by round", "bits per byte", lines, widen=True)
-    return figure.drawing(words, "It was not measured in this run.")
 
 
 def levels_of(scores: dict[str, Evaluation], key: str) -> list[Level]:
@@ -401,7 +337,6 @@ def _epsilon(evidence: Evidence) -> Drawing:
     if statement.is_unfinished:
         lines.append(Line("projected", [(statement.rounds_planned, statement.epsilon)], hollow=True))
         words += f" Open circle: projected for the {count_of(statement.rounds_planned, 'planned round')}."
-    words += _add_other(lines, evidence, finite_points(evidence.other_record, "epsilon"))
     return Figure("epsilon", title, "ε", lines, levels, bound=True).drawing(words, "No round was recorded.")
 
 
@@ -412,20 +347,6 @@ def _clip_norm(evidence: Evidence) -> Drawing:
         words += f" It follows the {quantile:g} quantile of users' norms, read from noised counts."
     lines = [Line("", finite_points(evidence.record, "clip_norm"))]
     return Figure("clip_norm", "Clip norm by round", "L2 norm", lines).drawing(words, "No round was recorded.")
-
-
-def _add_other_by_token(lines: list[Line], evidence: Evidence, key: str, what: str = "") -> str:
-    """A measure per token of the other run; where its tokens are others, a sentence in place of the curve."""
-    if evidence.other and evidence.other_tokens:
-        return f" The run {evidence.other.name} is not drawn: it has another tokenizer."
-    return _add_other(lines, evidence, measured(evidence.other_record, key), what)
-
-
-def _add_other(lines: list[Line], evidence: Evidence, points: Points, what: str = "") -> str:
-    if not evidence.other or not points:
-        return ""
-    lines.append(Line("other run", points, ACCENT, dotted=True))
-    return f" Dotted: {what}the run {evidence.other.name}."
 
 
 def _diagnostics(evidence: Evidence, lines: Lines) -> list[Drawing]:

@@ -29,6 +29,10 @@ class Finding:
 NOT_RUN = Finding("not run", OPEN)
 
 
+class MissingRun(Exception):
+    """A setting on which a claim rests was not run."""
+
+
 NO_SPREAD = "no spread"  # said of figures that have none: counts, and settings of a kind that was run once
 
 
@@ -138,6 +142,12 @@ class Evidence:
     def has(self, *trials: Trial) -> bool:
         return all(self.results.outcomes(trial) for trial in trials)
 
+    def outcomes(self, trial: Trial) -> list[Outcome]:
+        """The runs of a setting. Without one, a claim that asks for it is not run."""
+        if found := self.results.outcomes(trial):
+            return found
+        raise MissingRun(trial.name)
+
     def mean(self, trial: Trial, figure: Figure | None = None) -> Estimate:
         """A figure of a setting, the metric of the whole run by default.
 
@@ -145,7 +155,7 @@ class Evidence:
         figure, of a run that diverged.
         """
         figure = figure or self.metric.at(None)
-        found, decimals = self.results.outcomes(trial), self.metric.decimals
+        found, decimals = self.outcomes(trial), self.metric.decimals
         value, kind = fmean(map(figure, found)), self.metric.kind(found[0])
         if trial.single_seed or math.isinf(value):
             return Estimate(value, 0.0, decimals)
@@ -168,7 +178,18 @@ class Claim:
     text: str
     where: str
     criterion: str
-    check: Callable[[Evidence], Finding]
+    check: Callable[..., Finding]  # of the evidence
+
+
+class Claims(list[Claim]):
+    """The claims of a paper, in its order. `add` decorates the check of one; its docstring is the criterion."""
+
+    def add(self, name: str, text: str, where: str) -> Callable[[Callable[..., Finding]], Callable[..., Finding]]:
+        def added(check: Callable[..., Finding]) -> Callable[..., Finding]:
+            self.append(Claim(name, text, where, " ".join((check.__doc__ or "").split()), check))
+            return check
+
+        return added
 
 
 @dataclass(frozen=True)
@@ -206,7 +227,11 @@ def check_claims(claims: Sequence[Claim], evidence: Evidence) -> list[CheckedCla
     checked, known = [], {}
     for claim in claims:
         watched = WatchedResults(evidence.results.folder, known)
-        checked.append(CheckedClaim(claim, claim.check(replace(evidence, results=watched)), watched.seen))
+        try:
+            finding = claim.check(replace(evidence, results=watched))
+        except MissingRun:
+            finding = NOT_RUN
+        checked.append(CheckedClaim(claim, finding, watched.seen))
     return checked
 
 

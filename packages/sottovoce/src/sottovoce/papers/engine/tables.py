@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sottovoce.papers.engine.results import Spread
 
@@ -12,6 +12,11 @@ ACCOUNTANT_NAMES = {"moments": "moments accountant", "rdp": "RDP", "pld": "PLD"}
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Rows that name their columns."""
+    return markdown([*rows[0]], [[*row.values()] for row in rows])
 
 
 def percent(spread: Spread | None) -> str:

@@ -262,6 +262,9 @@ def _number_or_text(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g}"
 
 
+Trials = Callable[[Size], list[Trial]]
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A table or a figure of the paper.
@@ -276,7 +279,7 @@ class Experiment:
     name: str
     title: str
     shows: str
-    trials: Callable[[Size], list[Trial]]
+    trials: Trials
     view: View = "curves"
     x: str = "round"
     measures: tuple[str, ...] = ("top1",)
@@ -298,3 +301,16 @@ class Experiment:
                 known, count = counts.get(each.name, (each, 0))
                 counts[each.name] = known, 1 if each.single_seed else max(count, seeds + each.extra_seeds)
         return list(counts.values())
+
+
+class Experiments(dict[str, Experiment]):
+    """The experiments of a paper by name, in the order in which they are run."""
+
+    def add(self, name: str, title: str, shows: str, **how: Any) -> Callable[[Trials], Trials]:
+        """Decorates the function that makes an experiment's trials."""
+
+        def added(trials: Trials) -> Trials:
+            self[name] = Experiment(name, title, shows, trials, **how)
+            return trials
+
+        return added

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from sottovoce.files import write_aside
 from sottovoce.papers.engine.results import Facts, ResultStore, Spread
-from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
+from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent, table
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.mcmahan2018.trials import (
     PRINTED_RATE,
@@ -143,17 +143,6 @@ def _top1(columns: Iterable[ResultStore], trial: Trial) -> list[str]:
 
 def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:
     """One row a setting: accuracy at the end, and its cost in rounds and users."""
-    header = [
-        "setting",
-        "seeds",
-        "top-1",
-        "top-1, smoothed",
-        "perplexity",
-        f"rounds to {size.target:.0%}",
-        "users processed",
-        "clipped, at the end",
-        "run",
-    ]
     rows = []
     for trial in trials:
         outcomes = results.outcomes(trial)
@@ -162,16 +151,16 @@ def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> 
         known = [value for value in perplexities if math.isfinite(value)]
         clipped = [outcome.clipped_share[-1][1] for outcome in outcomes if outcome.clipped_share]
         rows.append(
-            [
-                trial.label,
-                str(len(outcomes)),
-                percent(Spread.of([outcome.evaluation.top1 for outcome in outcomes])),
-                percent(results.final(trial)),
-                number(Spread.of(known)) if len(known) == len(outcomes) else "diverged",
-                "not reached" if reached is None else f"{reached.mean:,.0f}",
-                f"{fmean(outcome.user_updates for outcome in outcomes):,.0f}",
-                f"{fmean(clipped):.0%}" if clipped else "",
-                f"`{trial.name}`",
-            ]
+            {
+                "setting": trial.label,
+                "seeds": str(len(outcomes)),
+                "top-1": percent(Spread.of([outcome.evaluation.top1 for outcome in outcomes])),
+                "top-1, smoothed": percent(results.final(trial)),
+                "perplexity": number(Spread.of(known)) if len(known) == len(outcomes) else "diverged",
+                f"rounds to {size.target:.0%}": "not reached" if reached is None else f"{reached.mean:,.0f}",
+                "users processed": f"{fmean(outcome.user_updates for outcome in outcomes):,.0f}",
+                "clipped, at the end": f"{fmean(clipped):.0%}" if clipped else "",
+                "run": f"`{trial.name}`",
+            }
         )
-    return markdown(header, rows)
+    return table(rows)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sottovoce.papers.engine.trial import Changes, Corpus, Experiment, Place, Size, Trial
+from sottovoce.papers.engine.trial import Changes, Corpus, Experiments, Place, Size, Trial
 from sottovoce.papers.private_model import trials as private_model
 
 TITLE = "McMahan et al. 2018, Learning differentially private recurrent language models"
@@ -117,41 +117,6 @@ def baselines(size: Size, label: str = "baseline: no clip, true average") -> lis
     ]
 
 
-def _sigma(size: Size) -> list[Trial]:
-    return [noised(sigma) for sigma in SIGMAS]
-
-
-def _figure_1(size: Size) -> list[Trial]:
-    # σ = 0.024 is in the text of the first version; its S is not printed.
-    pairs = ((0.0, 15.0), (0.003, 15.0), (0.006, 10.0), (0.012, 15.0), (0.024, 15.0))
-    return [*baselines(size), *(noised(sigma, clip_norm) for sigma, clip_norm in pairs)]
-
-
-def _table_2(size: Size) -> list[Trial]:
-    return [*baselines(size), noised(0.0), *(noised(sigma, clip_norm) for sigma, clip_norm, *_ in TABLE_2[:3])]
-
-
-def _figure_2(size: Size) -> list[Trial]:
-    flat = _few(size, CLIP_AXIS, (5.0, 15.0))
-    per_layer = _few(size, (10.0, 20.0), (15.0,))  # enough to compare with flat
-    clipped = [
-        noised(0.0, clip_norm, clipping).shown_as(f"{words}, S = {clip_norm:g}", x=clip_norm, group=words)
-        for clipping, words, grid in (("flat", "flat", flat), ("per_layer", "per layer", per_layer))
-        for clip_norm in grid
-    ]
-    return [*clipped, *baselines(size, "no clip")]
-
-
-def _figure_3(size: Size) -> list[Trial]:
-    flat = _few(size, (0.0, *NOISE_AXIS), (0.0, 0.012, 0.096))
-    per_layer = _few(size, (0.0, 0.012, 0.048), (0.012,))
-    return [
-        noised(sigma, 20.0, clipping).shown_as(f"{words}, σ = {sigma:g}", x=sigma, group=words)
-        for clipping, words, grid in (("flat", "flat", flat), ("per_layer", "per layer", per_layer))
-        for sigma in grid
-    ]
-
-
 def _trade_offs(size: Size, clipping: str, after: Trial | None, *, few: Sequence[float]) -> list[Trial]:
     grid = _few(size, TRADE_OFFS, few)
     if clipping == "per_layer":
@@ -171,29 +136,88 @@ def _trade_offs(size: Size, clipping: str, after: Trial | None, *, few: Sequence
 SWITCHED_FROM = noised(0.012, 20.0)  # paper: after 4,885 rounds, for 6,000 more; here: half of the rounds each
 
 
-def _figure_4(size: Size) -> list[Trial]:
-    groups = (
-        ("from the start", "flat", None),
-        ("after a switch, flat", "flat", SWITCHED_FROM),
-        ("after a switch, per layer", "per_layer", SWITCHED_FROM),
-    )
+def fedsgd(sigma: float, clip_norm: float) -> Trial:
+    """One gradient over all 1,600 tokens of a user, 50 users a round, η = 6 (appendix D)."""
+    label = f"FedSGD, σ = {sigma:g}, S = {clip_norm:g}"
+    changes = Changes({"noise_std": sigma, "clip_norm": clip_norm}, run={"algorithm": "fedsgd"})
+    return Trial(label, changes, cohort=0.5)
+
+
+def _dictionaries(size: Size, words: int, sigma: float, clip_norm: float, x: float) -> Trial:
+    group = f"{10_000 * words:,} words" if size.full else f"dictionary × {words}"
+    trial = replace(noised(sigma, clip_norm), words=words)
+    return trial.shown_as(f"{group}, {trial.label}", x=x, group=group)
+
+
+# The most important first: a short budget runs those.
+EXPERIMENTS = Experiments()
+
+
+@EXPERIMENTS.add(
+    "table-1",
+    "Table 1: ε by users, cohort, noise and rounds",
+    "What privacy costs by the moments accountant as printed, and by RDP and PLD",
+    view="",
+)
+def _nothing(size: Size) -> list[Trial]:
+    return []
+
+
+@EXPERIMENTS.add("sigma", "Top-1 by σ at S = 15", "What noise costs at the end of training")
+def _sigma(size: Size) -> list[Trial]:
+    return [noised(sigma) for sigma in SIGMAS]
+
+
+@EXPERIMENTS.add(
+    "table-2",
+    "Table 2: ε and accuracy",
+    "Accuracy of small-cohort runs, with the ε projected for the cohort that gives their σ at z = 1",
+    view="",
+)
+def _table_2(size: Size) -> list[Trial]:
+    return [*baselines(size), noised(0.0), *(noised(sigma, clip_norm) for sigma, clip_norm, *_ in TABLE_2[:3])]
+
+
+@EXPERIMENTS.add("figure-1", "Figure 1: noised training and the baseline", "σ = 0.003 nearly matches the baseline")
+def _figure_1(size: Size) -> list[Trial]:
+    # σ = 0.024 is in the text of the first version; its S is not printed.
+    pairs = ((0.0, 15.0), (0.003, 15.0), (0.006, 10.0), (0.012, 15.0), (0.024, 15.0))
+    return [*baselines(size), *(noised(sigma, clip_norm) for sigma, clip_norm in pairs)]
+
+
+@EXPERIMENTS.add(
+    "figure-2", "Figure 2: clipping", "S from 10 to 20 hardly matters, flat or per layer", view="sweep", x="S"
+)
+def _figure_2(size: Size) -> list[Trial]:
+    flat = _few(size, CLIP_AXIS, (5.0, 15.0))
+    per_layer = _few(size, (10.0, 20.0), (15.0,))  # enough to compare with flat
+    clipped = [
+        noised(0.0, clip_norm, clipping).shown_as(f"{words}, S = {clip_norm:g}", x=clip_norm, group=words)
+        for clipping, words, grid in (("flat", "flat", flat), ("per_layer", "per layer", per_layer))
+        for clip_norm in grid
+    ]
+    return [*clipped, *baselines(size, "no clip")]
+
+
+@EXPERIMENTS.add(
+    "figure-3",
+    "Figure 3: noise at S = 20",
+    "Noise hurts late in training, not early",
+    view="sweep",
+    x="σ",
+    vertical_line=lambda size: (20 / size.cohort, "z = 1"),
+)
+def _figure_3(size: Size) -> list[Trial]:
+    flat = _few(size, (0.0, *NOISE_AXIS), (0.0, 0.012, 0.096))
+    per_layer = _few(size, (0.0, 0.012, 0.048), (0.012,))
     return [
-        trial.shown_as(f"{words}: {trial.label}", x=trial.place.x, group=words)
-        for words, clipping, after in groups
-        for trial in _trade_offs(size, clipping, after, few=(7.9, 20.0))
+        noised(sigma, 20.0, clipping).shown_as(f"{words}, σ = {sigma:g}", x=sigma, group=words)
+        for clipping, words, grid in (("flat", "flat", flat), ("per_layer", "per layer", per_layer))
+        for sigma in grid
     ]
 
 
-def _figure_8(size: Size) -> list[Trial]:
-    left = _trade_offs(size, "flat", None, few=(7.9, 20.0))
-    right = _trade_offs(size, "flat", SWITCHED_FROM, few=(7.9, 20.0))
-    return [
-        trial.shown_as(trial.label, panel=panel)
-        for panel, trials in (("from a random model", left), ("going on from S = 20", right))
-        for trial in trials
-    ]
-
-
+@EXPERIMENTS.add("figure-5", "Figure 5: samplers and estimators", "None of them changes convergence")
 def _figure_5(size: Size) -> list[Trial]:
     def sampled(label: str, estimator: str) -> Trial:
         return Trial(label, Changes({"sampling": "poisson", "estimator": estimator}))
@@ -208,6 +232,48 @@ def _figure_5(size: Size) -> list[Trial]:
     ]
 
 
+@EXPERIMENTS.add(
+    "figure-7", "Figure 7: σ = 0.012 with small and large cohorts", "A small cohort at the same σ predicts a large one"
+)
+def _figure_7(size: Size) -> list[Trial]:
+    changes = noised(0.012).changes
+    return [Trial(f"C = {round(size.cohort * each):,}", changes, cohort=each) for each in (1.0, 12.5)]
+
+
+@EXPERIMENTS.add(
+    "figure-4",
+    "Figure 4: clip against noise at equal privacy",
+    "Smaller S and σ help after a switch late in training",
+    view="sweep",
+    x="S",
+)
+def _figure_4(size: Size) -> list[Trial]:
+    groups = (
+        ("from the start", "flat", None),
+        ("after a switch, flat", "flat", SWITCHED_FROM),
+        ("after a switch, per layer", "per_layer", SWITCHED_FROM),
+    )
+    return [
+        trial.shown_as(f"{words}: {trial.label}", x=trial.place.x, group=words)
+        for words, clipping, after in groups
+        for trial in _trade_offs(size, clipping, after, few=(7.9, 20.0))
+    ]
+
+
+@EXPERIMENTS.add(
+    "figure-8", "Figure 8: clip against noise at equal privacy, by round", "The runs of Figure 4 as curves"
+)
+def _figure_8(size: Size) -> list[Trial]:
+    left = _trade_offs(size, "flat", None, few=(7.9, 20.0))
+    right = _trade_offs(size, "flat", SWITCHED_FROM, few=(7.9, 20.0))
+    return [
+        trial.shown_as(trial.label, panel=panel)
+        for panel, trials in (("from a random model", left), ("going on from S = 20", right))
+        for trial in trials
+    ]
+
+
+@EXPERIMENTS.add("figure-6", "Figure 6: users a round", "Returns diminish beyond 50 or 100 users")
 def _figure_6(size: Size) -> list[Trial]:
     # The values of C are not printed; returns diminish beyond 50 or 100 (first version).
     multiples = _few(size, (0.1, 0.5, 1.0, 5.0), (0.5, 1.0, 2.0))
@@ -217,44 +283,9 @@ def _figure_6(size: Size) -> list[Trial]:
     ]
 
 
-def _figure_7(size: Size) -> list[Trial]:
-    changes = noised(0.012).changes
-    return [Trial(f"C = {round(size.cohort * each):,}", changes, cohort=each) for each in (1.0, 12.5)]
-
-
-def fedsgd(sigma: float, clip_norm: float) -> Trial:
-    """One gradient over all 1,600 tokens of a user, 50 users a round, η = 6 (appendix D)."""
-    label = f"FedSGD, σ = {sigma:g}, S = {clip_norm:g}"
-    changes = Changes({"noise_std": sigma, "clip_norm": clip_norm}, run={"algorithm": "fedsgd"})
-    return Trial(label, changes, cohort=0.5)
-
-
-def _figure_9(size: Size) -> list[Trial]:
-    grid = _few(size, (0.5, 2.0, 20.0), (2.0, 20.0))  # not printed; S = 2 is called reasonable
-    return [fedsgd(0.0, s).shown_as(f"S = {s:g}", x=s) for s in grid]
-
-
-def _figure_10(size: Size) -> list[Trial]:
-    grid = _few(size, (0.0, 0.002, 0.012), (0.0, 0.002))  # not printed; 0.002 is called reasonable
-    return [fedsgd(sigma, 20.0).shown_as(f"σ = {sigma:g}", x=sigma) for sigma in grid]
-
-
-def _dictionaries(size: Size, words: int, sigma: float, clip_norm: float, x: float) -> Trial:
-    group = f"{10_000 * words:,} words" if size.full else f"dictionary × {words}"
-    trial = replace(noised(sigma, clip_norm), words=words)
-    return trial.shown_as(f"{group}, {trial.label}", x=x, group=group)
-
-
-def _figure_11(size: Size) -> list[Trial]:
-    grid = _few(size, (15.0, 20.0), (15.0,))
-    return [_dictionaries(size, words, 0.0, s, s) for words in (1, 2, 3) for s in grid]
-
-
-def _figure_12(size: Size) -> list[Trial]:
-    grid = _few(size, (0.0, 0.012), (0.012,))
-    return [_dictionaries(size, words, sigma, 20.0, sigma) for words in (1, 2, 3) for sigma in grid]
-
-
+@EXPERIMENTS.add(
+    "table-3", "Table 3: head words", "A lean towards frequent words follows quality, not noise", view="histograms"
+)
 def _table_3(size: Size) -> list[Trial]:
     """The models of Figures 7 and 3, and un-noised ones that stopped early, which are worse without noise."""
     early, later, last = size.marks
@@ -270,6 +301,43 @@ def _table_3(size: Size) -> list[Trial]:
     ]
 
 
+@EXPERIMENTS.add("figure-9", "Figure 9: clipping in FedSGD", "FedSGD stands a much smaller S", view="sweep", x="S")
+def _figure_9(size: Size) -> list[Trial]:
+    grid = _few(size, (0.5, 2.0, 20.0), (2.0, 20.0))  # not printed; S = 2 is called reasonable
+    return [fedsgd(0.0, s).shown_as(f"S = {s:g}", x=s) for s in grid]
+
+
+@EXPERIMENTS.add("figure-10", "Figure 10: noise in FedSGD", "FedSGD is more sensitive to noise", view="sweep", x="σ")
+def _figure_10(size: Size) -> list[Trial]:
+    grid = _few(size, (0.0, 0.002, 0.012), (0.0, 0.002))  # not printed; 0.002 is called reasonable
+    return [fedsgd(sigma, 20.0).shown_as(f"σ = {sigma:g}", x=sigma) for sigma in grid]
+
+
+@EXPERIMENTS.add(
+    "figure-11",
+    "Figure 11: clipping with larger dictionaries",
+    "20,000 and 30,000 words need no other S",
+    view="sweep",
+    x="S",
+)
+def _figure_11(size: Size) -> list[Trial]:
+    grid = _few(size, (15.0, 20.0), (15.0,))
+    return [_dictionaries(size, words, 0.0, s, s) for words in (1, 2, 3) for s in grid]
+
+
+@EXPERIMENTS.add(
+    "figure-12",
+    "Figure 12: noise with larger dictionaries",
+    "20,000 and 30,000 words need no other σ",
+    view="sweep",
+    x="σ",
+)
+def _figure_12(size: Size) -> list[Trial]:
+    grid = _few(size, (0.0, 0.012), (0.012,))
+    return [_dictionaries(size, words, sigma, 20.0, sigma) for words in (1, 2, 3) for sigma in grid]
+
+
+@EXPERIMENTS.add("l2-penalty", "A penalty λ‖Δ‖² on updates", "It brings nothing")
 def _l2_penalty(size: Size) -> list[Trial]:
     # No λ is printed. A step takes 2ηλ of the update back: 4 % and 12 % of it.
     grid = _few(size, (0.003, 0.01), (0.01,))
@@ -280,6 +348,7 @@ def _l2_penalty(size: Size) -> list[Trial]:
     return [noised(0.0).shown_as("λ = 0"), *penalties, noised(0.0, 5.0).shown_as("λ = 0, S = 5"), *tight]
 
 
+@EXPERIMENTS.add("other-corpus", "Training on another corpus", "It costs far more than privacy", view="")
 def _other_corpus(size: Size) -> list[Trial]:
     return [
         noised(0.0).shown_as("trained on these users"),
@@ -288,120 +357,13 @@ def _other_corpus(size: Size) -> list[Trial]:
     ]
 
 
-def _nothing(size: Size) -> list[Trial]:
-    return []
+EXPERIMENTS.add(
+    "private-tuning",
+    "Tuning for a private model, on public people",
+    "S, η and the server's step, with the noise of the runs to come",
+)(private_model.tuning)
 
 
-# The most important first: a short budget runs those.
-EXPERIMENTS = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment(
-            "table-1",
-            "Table 1: ε by users, cohort, noise and rounds",
-            "What privacy costs by the moments accountant as printed, and by RDP and PLD",
-            _nothing,
-            view="",
-        ),
-        Experiment("sigma", "Top-1 by σ at S = 15", "What noise costs at the end of training", _sigma),
-        Experiment(
-            "table-2",
-            "Table 2: ε and accuracy",
-            "Accuracy of small-cohort runs, with the ε projected for the cohort that gives their σ at z = 1",
-            _table_2,
-            view="",
-        ),
-        Experiment(
-            "figure-1", "Figure 1: noised training and the baseline", "σ = 0.003 nearly matches the baseline", _figure_1
-        ),
-        Experiment(
-            "figure-2",
-            "Figure 2: clipping",
-            "S from 10 to 20 hardly matters, flat or per layer",
-            _figure_2,
-            view="sweep",
-            x="S",
-        ),
-        Experiment(
-            "figure-3",
-            "Figure 3: noise at S = 20",
-            "Noise hurts late in training, not early",
-            _figure_3,
-            view="sweep",
-            x="σ",
-            vertical_line=lambda size: (20 / size.cohort, "z = 1"),
-        ),
-        Experiment("figure-5", "Figure 5: samplers and estimators", "None of them changes convergence", _figure_5),
-        Experiment(
-            "figure-7",
-            "Figure 7: σ = 0.012 with small and large cohorts",
-            "A small cohort at the same σ predicts a large one",
-            _figure_7,
-        ),
-        Experiment(
-            "figure-4",
-            "Figure 4: clip against noise at equal privacy",
-            "Smaller S and σ help after a switch late in training",
-            _figure_4,
-            view="sweep",
-            x="S",
-        ),
-        Experiment(
-            "figure-8",
-            "Figure 8: clip against noise at equal privacy, by round",
-            "The runs of Figure 4 as curves",
-            _figure_8,
-        ),
-        Experiment("figure-6", "Figure 6: users a round", "Returns diminish beyond 50 or 100 users", _figure_6),
-        Experiment(
-            "table-3",
-            "Table 3: head words",
-            "A lean towards frequent words follows quality, not noise",
-            _table_3,
-            view="histograms",
-        ),
-        Experiment(
-            "figure-9", "Figure 9: clipping in FedSGD", "FedSGD stands a much smaller S", _figure_9, view="sweep", x="S"
-        ),
-        Experiment(
-            "figure-10",
-            "Figure 10: noise in FedSGD",
-            "FedSGD is more sensitive to noise",
-            _figure_10,
-            view="sweep",
-            x="σ",
-        ),
-        Experiment(
-            "figure-11",
-            "Figure 11: clipping with larger dictionaries",
-            "20,000 and 30,000 words need no other S",
-            _figure_11,
-            view="sweep",
-            x="S",
-        ),
-        Experiment(
-            "figure-12",
-            "Figure 12: noise with larger dictionaries",
-            "20,000 and 30,000 words need no other σ",
-            _figure_12,
-            view="sweep",
-            x="σ",
-        ),
-        Experiment("l2-penalty", "A penalty λ‖Δ‖² on updates", "It brings nothing", _l2_penalty),
-        Experiment(
-            "other-corpus", "Training on another corpus", "It costs far more than privacy", _other_corpus, view=""
-        ),
-        Experiment(
-            "private-tuning",
-            "Tuning for a private model, on public people",
-            "S, η and the server's step, with the noise of the runs to come",
-            private_model.tuning,
-        ),
-        Experiment(
-            "private-model",
-            "A private model",
-            "What ε = 8 and ε = 4 reach, and what each ingredient brings",
-            private_model.trials,
-        ),
-    )
-}
+EXPERIMENTS.add("private-model", "A private model", "What ε = 8 and ε = 4 reach, and what each ingredient brings")(
+    private_model.trials
+)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sottovoce.papers.engine.partitions import NODES
-from sottovoce.papers.engine.trial import PUBLIC, Changes, Corpus, Experiment, Section, Size, Trial
+from sottovoce.papers.engine.trial import PUBLIC, Changes, Corpus, Experiments, Section, Size, Trial
 from sottovoce.papers.popov2018.distillation import Distillation
 
 TITLE = "Popov et al. 2018, Differentially private distributed learning for language modeling tasks"
@@ -285,6 +285,56 @@ def tails(size: Size) -> Trial:
     return replace(trial, leave_one_out=scale.leave_one_out)
 
 
+# The most important first: a short budget runs those.
+EXPERIMENTS = Experiments()
+
+
+@EXPERIMENTS.add(
+    "table-2", "Table 2: averaging and transfer learning", "Averaging does better, and costs less", view=""
+)
+def _table_2(size: Size) -> list[Trial]:
+    distilled = [
+        distillation(size, "generated", 1),
+        distillation(size, "generated", 5),
+        distillation(size, "public", 1),
+    ]
+    return [pretrained(size), rehearsed(size), one_round(size), *distilled]
+
+
+EXPERIMENTS.add("figure-2", "Figure 2: with and without rehearsal", "Without it, public text is forgotten", view="own")(
+    lambda size: [rehearsed(size), forgetful(size)]
+)
+
+
+@EXPERIMENTS.add(
+    "table-1",
+    "Table 1: rehearsal and learning without forgetting",
+    "Rehearsal forgets less for what it learns",
+    view="",
+)
+def _table_1(size: Size) -> list[Trial]:
+    rows = [node(size, kind, share) for kind in ("rehearsal", "without_forgetting") for share in SHARES]
+    return [pretrained(size), *rows, node(size, "plain", 1.0)]
+
+
+EXPERIMENTS.add("table-3", "Table 3: tails of c(s)", "They are Pareto's: the Lilliefors test rejects few", view="")(
+    lambda size: [tails(size)]
+)
+
+
+EXPERIMENTS.add("table-4", "Table 4: ε by δ, estimated", "The largest of all pairs", view="")(
+    lambda size: [tails(size)]
+)
+
+
+EXPERIMENTS.add(
+    "figure-3", "Figure 3: the tail of c(s)", "How many texts are in it, and how far off the law is", view="own"
+)(lambda size: [tails(size)])
+
+
+@EXPERIMENTS.add(
+    "ptb", "Section 2.6: perplexity by gigabytes", "The Penn Treebank, averaged, from a random model", view="own"
+)
 def benchmark(size: Size) -> list[Trial]:
     """A random model, averaged over all nodes every round.
 
@@ -312,70 +362,3 @@ def benchmark(size: Size) -> list[Trial]:
         )
         chain.append(trial)
     return chain
-
-
-def _table_1(size: Size) -> list[Trial]:
-    rows = [node(size, kind, share) for kind in ("rehearsal", "without_forgetting") for share in SHARES]
-    return [pretrained(size), *rows, node(size, "plain", 1.0)]
-
-
-def _table_2(size: Size) -> list[Trial]:
-    distilled = [
-        distillation(size, "generated", 1),
-        distillation(size, "generated", 5),
-        distillation(size, "public", 1),
-    ]
-    return [pretrained(size), rehearsed(size), one_round(size), *distilled]
-
-
-# The most important first: a short budget runs those.
-EXPERIMENTS = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment(
-            "table-2",
-            "Table 2: averaging and transfer learning",
-            "Averaging does better, and costs less",
-            _table_2,
-            view="",
-        ),
-        Experiment(
-            "figure-2",
-            "Figure 2: with and without rehearsal",
-            "Without it, public text is forgotten",
-            lambda size: [rehearsed(size), forgetful(size)],
-            view="own",
-        ),
-        Experiment(
-            "table-1",
-            "Table 1: rehearsal and learning without forgetting",
-            "Rehearsal forgets less for what it learns",
-            _table_1,
-            view="",
-        ),
-        Experiment(
-            "table-3",
-            "Table 3: tails of c(s)",
-            "They are Pareto's: the Lilliefors test rejects few",
-            lambda size: [tails(size)],
-            view="",
-        ),
-        Experiment(
-            "table-4", "Table 4: ε by δ, estimated", "The largest of all pairs", lambda size: [tails(size)], view=""
-        ),
-        Experiment(
-            "figure-3",
-            "Figure 3: the tail of c(s)",
-            "How many texts are in it, and how far off the law is",
-            lambda size: [tails(size)],
-            view="own",
-        ),
-        Experiment(
-            "ptb",
-            "Section 2.6: perplexity by gigabytes",
-            "The Penn Treebank, averaged, from a random model",
-            benchmark,
-            view="own",
-        ),
-    )
-}

@@ -6,29 +6,16 @@ import math
 from pathlib import Path
 
 from sottovoce.papers.engine.results import Outcome, ResultStore
-from sottovoce.papers.engine.tables import markdown
+from sottovoce.papers.engine.tables import table as markdown_table
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.private_model.trials import trials
 from sottovoce_evidence.accounting import rounded_up
-
-HEADER = (
-    "setting",
-    "ε",
-    "S",
-    "C̃",
-    "rounds",
-    "z",
-    "σ",
-    "user updates, expected",
-    "top-1 at the end",
-    "perplexity",
-)
 
 
 def table(size: Size, results: ResultStore, out: Path) -> str:
     """A row for each run, and a note with the ε of all private runs together."""
     runs = [(trial, outcome) for trial in trials(size) for outcome in results.outcomes(trial)]
-    rows = markdown(HEADER, [_row(trial, outcome) for trial, outcome in runs])
+    rows = markdown_table([_row(trial, outcome) for trial, outcome in runs])
     private = [outcome.facts for trial, outcome in runs if trial.is_private]
     if not private:
         return rows
@@ -44,7 +31,7 @@ def table(size: Size, results: ResultStore, out: Path) -> str:
     return f"{rows}\n\n{note}"
 
 
-def _row(trial: Trial, outcome: Outcome) -> list[str]:
+def _row(trial: Trial, outcome: Outcome) -> dict[str, str]:
     privacy, facts = outcome.recipe["privacy"], outcome.facts
     of_users = trial.corpus.is_users
     epsilon, z, sigma = ("∞", "", "0") if of_users else ("0", "", "")
@@ -52,15 +39,15 @@ def _row(trial: Trial, outcome: Outcome) -> list[str]:
         epsilon = rounded_up(facts["epsilon"])
         z, sigma = f"{facts['noise_multiplier']:.3g}", f"{facts['noise_std']:.2g}"
     perplexity = outcome.evaluation.perplexity
-    return [
-        trial.label,
-        epsilon,
-        f"{privacy['clip_norm']:g}" if of_users else "",
-        f"{privacy['cohort']:,.0f}" if of_users else "",
-        f"{outcome.rounds:,}" if of_users else "",
-        z,
-        sigma,
-        f"{outcome.user_updates:,}" if of_users else "",
-        f"{100 * outcome.evaluation.top1:.2f} %",
-        f"{perplexity:.4g}" if math.isfinite(perplexity) else "diverged",
-    ]
+    return {
+        "setting": trial.label,
+        "ε": epsilon,
+        "S": f"{privacy['clip_norm']:g}" if of_users else "",
+        "C̃": f"{privacy['cohort']:,.0f}" if of_users else "",
+        "rounds": f"{outcome.rounds:,}" if of_users else "",
+        "z": z,
+        "σ": sigma,
+        "user updates, expected": f"{outcome.user_updates:,}" if of_users else "",
+        "top-1 at the end": f"{100 * outcome.evaluation.top1:.2f} %",
+        "perplexity": f"{perplexity:.4g}" if math.isfinite(perplexity) else "diverged",
+    }

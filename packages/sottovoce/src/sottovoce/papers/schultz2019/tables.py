@@ -12,7 +12,7 @@ from statistics import fmean
 
 from sottovoce.files import write_aside
 from sottovoce.papers.engine.results import Facts, Outcome, ResultStore, Spread
-from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, markdown, number, percent
+from sottovoce.papers.engine.tables import ACCOUNTANT_NAMES, number, percent, table
 from sottovoce.papers.engine.trial import Size, Trial
 from sottovoce.papers.schultz2019.trials import (
     EXPECTED_USERS,
@@ -74,23 +74,15 @@ def table_2(size: Size, results: ResultStore, out: Path) -> str:
     cells = table_2_rows()
     write_aside(out / "table-2.json", json.dumps(cells, indent=1).encode() + b"\n")
     many = f"{TABLE_2_ROUNDS * EXPECTED_USERS:,}"
-    header = [
-        "δ",
-        "ε printed",
-        *(f"ε, {ACCOUNTANT_NAMES[name]}" for name in ACCOUNTANTS),
-        "ε, tool of 2019",
-        f"the same for {many} rounds",
-        f"PLD for {many} rounds",
-    ]
     rows = [
-        [
-            f"{row['delta']:.0e}",
-            f"{row['printed']:.2f}",
-            *(rounded_up(row[name]) for name in ACCOUNTANTS),
-            f"{row['tool_of_2019']:.2f}",
-            f"{row['tool_of_2019_2000_rounds']:.2f}",
-            rounded_up(row["pld_2000_rounds"]),
-        ]
+        {
+            "δ": f"{row['delta']:.0e}",
+            "ε printed": f"{row['printed']:.2f}",
+            **{f"ε, {ACCOUNTANT_NAMES[name]}": rounded_up(row[name]) for name in ACCOUNTANTS},
+            "ε, tool of 2019": f"{row['tool_of_2019']:.2f}",
+            f"the same for {many} rounds": f"{row['tool_of_2019_2000_rounds']:.2f}",
+            f"PLD for {many} rounds": rounded_up(row["pld_2000_rounds"]),
+        }
         for row in cells
     ]
     note = (
@@ -99,7 +91,7 @@ def table_2(size: Size, results: ResultStore, out: Path) -> str:
         f"printed digit for {many} rounds, and not for {TABLE_2_ROUNDS}: the paper seems to have counted clients, "
         f"{TABLE_2_ROUNDS} times {EXPECTED_USERS}, as steps. Its privacy was better than printed."
     )
-    return f"{markdown(header, rows)}\n\n{note}"
+    return f"{table(rows)}\n\n{note}"
 
 
 def table_1(size: Size, results: ResultStore, out: Path) -> str:
@@ -111,29 +103,21 @@ def tuned_table(size: Size, results: ResultStore, out: Path) -> str:
 
 
 def _printed_and_reached(results: ResultStore, rate: float) -> str:
-    header = [
-        "training",
-        "privacy",
-        "perplexity printed (round)",
-        "perplexity here (round)",
-        "accuracy printed (round)",
-        "accuracy here (round)",
-    ]
     rows = []
     for training, clip, noise, perplexity, _, accuracy in TABLE_1:
         trial = setting(training, clip, noise, rate)
         outcomes = results.outcomes(trial)
         rows.append(
-            [
-                training,
-                trial.label.removeprefix(training).lstrip(", ") or "not private",
-                f"{perplexity[0]:g} ({perplexity[1]})",
-                best_of(outcomes, "perplexity"),
-                f"{100 * accuracy[0]:.0f} % ({accuracy[1]})",
-                best_of(outcomes, "top1"),
-            ]
+            {
+                "training": training,
+                "privacy": trial.label.removeprefix(training).lstrip(", ") or "not private",
+                "perplexity printed (round)": f"{perplexity[0]:g} ({perplexity[1]})",
+                "perplexity here (round)": best_of(outcomes, "perplexity"),
+                "accuracy printed (round)": f"{100 * accuracy[0]:.0f} % ({accuracy[1]})",
+                "accuracy here (round)": best_of(outcomes, "top1"),
+            }
         )
-    return markdown(header, rows)
+    return table(rows)
 
 
 def best_of(outcomes: Sequence[Outcome], measure: str) -> str:
@@ -157,33 +141,23 @@ def _at_the_end(outcomes: Sequence[Outcome]) -> str:
 
 def setting_table(trials: Sequence[Trial], size: Size, results: ResultStore) -> str:
     """One row a setting: the best of each measure with its round, and the training loss of the clients at the end."""
-    header = [
-        "setting",
-        "η",
-        "seeds",
-        "perplexity",
-        "cross-entropy",
-        "accuracy",
-        "accuracy at the end",
-        "cross-entropy on the clients",
-        "clipped, at the end",
-        "run",
-    ]
     rows = []
     for trial in trials:
         outcomes = results.outcomes(trial)
         clients = [curve[-1][1] for outcome in outcomes if (curve := outcome.measured("local loss"))]
         cut = [outcome.clipped_share[-1][1] for outcome in outcomes if outcome.clipped_share]
         rows.append(
-            [
-                trial.label,
-                f"{trial.changes.local.get('learning_rate', PRINTED):g}",
-                str(len(outcomes)),
-                *(best_of(outcomes, measure) for measure in ("perplexity", "loss", "top1")),
-                _at_the_end(outcomes),
-                number(Spread.of(clients)) if clients else "diverged",
-                f"{fmean(cut):.0%}" if cut else "",
-                f"`{trial.name}`",
-            ]
+            {
+                "setting": trial.label,
+                "η": f"{trial.changes.local.get('learning_rate', PRINTED):g}",
+                "seeds": str(len(outcomes)),
+                "perplexity": best_of(outcomes, "perplexity"),
+                "cross-entropy": best_of(outcomes, "loss"),
+                "accuracy": best_of(outcomes, "top1"),
+                "accuracy at the end": _at_the_end(outcomes),
+                "cross-entropy on the clients": number(Spread.of(clients)) if clients else "diverged",
+                "clipped, at the end": f"{fmean(cut):.0%}" if cut else "",
+                "run": f"`{trial.name}`",
+            }
         )
-    return markdown(header, rows)
+    return table(rows)

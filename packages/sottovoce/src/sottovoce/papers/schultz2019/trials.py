@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sottovoce.papers.engine.trial import Changes, Experiment, Place, Size, Trial
+from sottovoce.papers.engine.trial import Changes, Experiments, Place, Size, Trial
 
 TITLE = "Schultz 2019, Learning private CNN language models"
 PRINTED, TUNED = 0.01, 0.1  # η
@@ -153,6 +153,73 @@ def _figure_7(rate: float) -> list[Trial]:
     return [setting("DP-FedAvg", clip, noise, rate).shown_as(label) for label, clip, noise in parts]
 
 
+ALL_THREE = ("top1", "perplexity", "loss")
+
+
+# The most important first: a short budget runs those.
+EXPERIMENTS = Experiments()
+
+
+EXPERIMENTS.add("table-2", "Table 2: ε by δ", "ε after 20 rounds as printed, and by three accountants", view="")(
+    lambda size: []
+)
+
+
+EXPERIMENTS.add(
+    "table-1", "Table 1: twelve models", "Best perplexity, loss and accuracy, and when they were had", view=""
+)(lambda size: all_settings(PRINTED))
+
+
+EXPERIMENTS.add("tuned", f"Table 1 at η = {TUNED:g}", "The twelve models at a learning rate chosen here", view="")(
+    lambda size: all_settings(TUNED)
+)
+
+
+EXPERIMENTS.add(
+    "figure-2",
+    "Figure 2: ways of training",
+    "Federated training does no worse than central training",
+    measures=("top1", "loss"),
+)(_at_both(_methods))
+
+
+EXPERIMENTS.add(
+    "figure-3",
+    "Figure 3: loss by S",
+    "Smaller S is slower when clipped; larger S hurts when noised",
+    measures=("loss",),
+    columns=3,
+)(_at_both(_figure_3))
+
+
+EXPERIMENTS.add(
+    "figure-4", "Figure 4: perplexity of the ways of training", "Figure 2 as perplexity", measures=("perplexity",)
+)(_at_both(_methods))
+
+
+EXPERIMENTS.add(
+    "figure-5", "Figure 5: noise", "More noise converges sooner, less noise gets further", measures=ALL_THREE
+)(_at_both(lambda rate: _by_bound(noised(rate), "")))
+
+
+EXPERIMENTS.add("figure-6", "Figure 6: clipping", "The tighter the clip, the slower", measures=ALL_THREE)(
+    _at_both(lambda rate: _by_bound(clipped(rate), ""))
+)
+
+
+EXPERIMENTS.add(
+    "figure-7", "Figure 7: parts of the private algorithm at S = 10", "Clipping alone does best", measures=ALL_THREE
+)(_at_both(_figure_7))
+
+
+@EXPERIMENTS.add(
+    "rates",
+    "Learning rates",
+    "From where on users diverge, and whether a clip cuts at all",
+    view="sweep",
+    x="η",
+    measures=("loss",),
+)
 def _rates(size: Size) -> list[Trial]:
     """How the second η was chosen: without a clip, and with one that stops a user from diverging."""
     rates = (0.01, 0.03, 0.1, 0.3, 1.0) if size.full else (PRINTED, TUNED)
@@ -164,90 +231,9 @@ def _rates(size: Size) -> list[Trial]:
     ]
 
 
-ALL_THREE = ("top1", "perplexity", "loss")
-
-EXPERIMENTS = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment(
-            "table-2",
-            "Table 2: ε by δ",
-            "ε after 20 rounds as printed, and by three accountants",
-            lambda size: [],
-            view="",
-        ),
-        Experiment(
-            "table-1",
-            "Table 1: twelve models",
-            "Best perplexity, loss and accuracy, and when they were had",
-            lambda size: all_settings(PRINTED),
-            view="",
-        ),
-        Experiment(
-            "tuned",
-            f"Table 1 at η = {TUNED:g}",
-            "The twelve models at a learning rate chosen here",
-            lambda size: all_settings(TUNED),
-            view="",
-        ),
-        Experiment(
-            "figure-2",
-            "Figure 2: ways of training",
-            "Federated training does no worse than central training",
-            _at_both(_methods),
-            measures=("top1", "loss"),
-        ),
-        Experiment(
-            "figure-3",
-            "Figure 3: loss by S",
-            "Smaller S is slower when clipped; larger S hurts when noised",
-            _at_both(_figure_3),
-            measures=("loss",),
-            columns=3,
-        ),
-        Experiment(
-            "figure-4",
-            "Figure 4: perplexity of the ways of training",
-            "Figure 2 as perplexity",
-            _at_both(_methods),
-            measures=("perplexity",),
-        ),
-        Experiment(
-            "figure-5",
-            "Figure 5: noise",
-            "More noise converges sooner, less noise gets further",
-            _at_both(lambda rate: _by_bound(noised(rate), "")),
-            measures=ALL_THREE,
-        ),
-        Experiment(
-            "figure-6",
-            "Figure 6: clipping",
-            "The tighter the clip, the slower",
-            _at_both(lambda rate: _by_bound(clipped(rate), "")),
-            measures=ALL_THREE,
-        ),
-        Experiment(
-            "figure-7",
-            "Figure 7: parts of the private algorithm at S = 10",
-            "Clipping alone does best",
-            _at_both(_figure_7),
-            measures=ALL_THREE,
-        ),
-        Experiment(
-            "rates",
-            "Learning rates",
-            "From where on users diverge, and whether a clip cuts at all",
-            _rates,
-            view="sweep",
-            x="η",
-            measures=("loss",),
-        ),
-        Experiment(
-            "clients",
-            "Loss on the clients before averaging",
-            "It is lower than that of the averaged model",
-            _at_both(_methods),
-            measures=("loss", "local loss"),
-        ),
-    )
-}
+EXPERIMENTS.add(
+    "clients",
+    "Loss on the clients before averaging",
+    "It is lower than that of the averaged model",
+    measures=("loss", "local loss"),
+)(_at_both(_methods))

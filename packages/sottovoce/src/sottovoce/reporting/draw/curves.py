@@ -34,7 +34,6 @@ class Line:
     label: str
     points: Points
     colour: str = DEEP
-    dotted: bool = False
     hollow: bool = False  # a marker alone, not filled: something that has not happened
 
 
@@ -122,8 +121,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
         axes.plot(rounds, values, "o", markersize=5, color=line.colour, markerfacecolor=PAPER, clip_on=False)
         return
     marked = None if len(points) <= _FEW_POINTS else [len(points) - 1]
-    how = {"color": line.colour, "linestyle": ":" if line.dotted else "-", "clip_on": False}
-    axes.plot(rounds, values, marker="o", markersize=3.5, markevery=marked, **how)
+    axes.plot(rounds, values, marker="o", markersize=3.5, markevery=marked, color=line.colour, clip_on=False)
 
 
 def _set_axes(axes: Axes, figure: Figure) -> None:

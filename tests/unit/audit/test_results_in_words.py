@@ -20,7 +20,6 @@ from sottovoce.audit.results import (
     TailPair,
     TailsResult,
 )
-from sottovoce.reporting.audit_meaning import meaning
 
 GUESSES = Guesses(shown=0.7, correct=180, guesses=200, most=3.0, noise=0.8, by_curve=5.0)
 WEAK = Guesses(shown=0.0, correct=110, guesses=200, most=3.0, noise=math.inf, by_curve=0.0)
@@ -49,10 +48,9 @@ ROUNDS = made(RoundsResult, judged=1500, correct=900, claimed=1.0, confidence=0.
     ],
 )
 def test_figures_are_said_in_words(found, said):
-    assert said in meaning(found)
+    assert said in found.sentence
 
 
 @pytest.mark.parametrize("kind", [RoundsResult, CanariesResult, TailsResult, MembershipResult, OneRunResult])
 def test_what_was_not_found_means_nothing(kind):
-    assert meaning(None) == ""
-    assert meaning(made(kind)) == ""
+    assert made(kind).sentence == ""
