@@ -103,7 +103,7 @@ def _moved(event: Json) -> float:
 def _with_inner(event: object) -> list[object]:
     """An event, and those of one run where it is the best of several."""
     run = event.get("run") if isinstance(event, dict) else None
-    return [event, *(one.get("event") if isinstance(one, dict) else one for one in run)] if run else [event]
+    return [event, *(one[0] if isinstance(one, list) and one else one for one in run)] if run else [event]
 
 
 def is_release(path: Path) -> bool:

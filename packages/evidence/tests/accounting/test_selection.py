@@ -9,9 +9,9 @@ import pytest
 
 from sottovoce_evidence.accounting import (
     BestOfRuns,
+    GaussianRelease,
     SampledExamples,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
     relation_of,
     selection,
@@ -164,7 +164,7 @@ def test_an_event_says_what_a_run_costs():
         (5.0, "poisson", (*RUN, (SampledGaussian(0.81, "poisson", 0.01), -30)), "charged -30 times"),
         (5.0, "poisson", (*RUN, (SampledGaussian(0.81, "poisson", 0.01), 0)), "charged 0 times"),
         (5.0, "poisson", ((SampledExamples(2.5, 0.01, 8), 1),), "no accounting for sampled examples"),
-        (5.0, "poisson", ((ThresholdedHistogram(2.0, 1e-7), 1),), "no accounting for thresholded histogram"),
+        (5.0, "poisson", ((GaussianRelease(2.0, 1e-7), 1),), "no accounting for gaussian release"),
         (5.0, "poisson", ((BestOfRuns(5.0, "poisson", RUN), 1),), "no accounting for best of runs"),
     ],
     ids=str,

@@ -38,7 +38,7 @@ def best_of(orders: Sequence[float], one: np.ndarray, expected_runs: float, dist
     from dp_accounting.rdp import rdp_privacy_accountant as rdp
 
     check(expected_runs, distribution)
-    found = rdp._compute_rdp_repeat_and_select(orders, one, expected_runs, SHAPES[distribution])
+    found = rdp._compute_rdp_repeat_and_select(orders, one.tolist(), expected_runs, SHAPES[distribution])
     return np.asarray(found)
 
 

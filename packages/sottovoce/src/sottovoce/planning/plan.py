@@ -76,7 +76,7 @@ class Plan(Facts):
     @property
     def spent(self) -> accounting.Spent:
         """What one run is charged."""
-        return [(accounting.event_from_json(one["event"]), one["count"]) for one in self.charges]
+        return [(accounting.Event.from_json(one["event"]), one["count"]) for one in self.charges]
 
     def __repr__(self) -> str:
         size = f"{self.cohort:,} of {self.users:,} users a round, {count_of(self.rounds, 'round')}"
