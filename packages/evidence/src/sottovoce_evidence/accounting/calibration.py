@@ -12,7 +12,6 @@ from sottovoce_evidence.accounting.composition import (
     Composition,
     Spent,
     check,
-    check_accountant,
     check_delta,
     composition_of,
     counted,
@@ -30,14 +29,12 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     multiplier 1.0 it is the noise multiplier. What is in `before`, and histograms, count as they are.
     Guarantee: at the answer, `epsilon` of all charges is at most the target.
     """
-    check_accountant(accountant)
     check_delta(delta)
     if not LEAST_EPSILON <= epsilon < math.inf:
         raise SettingError(f"{{epsilon:g}} must be {LEAST_EPSILON:g} or more, often 1 to 10", epsilon=epsilon)
     rounds: dict[Any, int] = {event: n for event, n in counted(spent).items() if event.scalable}  # dataclasses
     as_they_are = [*before, *(pair for pair in spent if not pair[0].scalable)]
-    for event in rounds:
-        check(accountant, event.relation)
+    check(accountant, rounds)
     least = min((event.noise_multiplier for event in rounds), default=0.0)
     if not least:
         raise SottoError("calibrate needs one round or more (rounds=0?), each with a relative noise multiplier above 0")
@@ -55,12 +52,12 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     def exact(factor: float) -> float:
         return trial(factor).epsilon(delta, accountant)
 
-    found, limits = 1 / least, (_LEAST_NOISE / least, _MOST_NOISE / least)
-    if accountant == "pld":
-        found = _smallest(lambda f: trial(f).guess(delta), epsilon, found, limits) or found
-        found = _smallest(lambda f: trial(f).near(epsilon, delta), epsilon, found, limits, step=1.01)
-    else:
-        found = _smallest(exact, epsilon, found, limits)
+    def nearly(factor: float) -> float:
+        made = trial(factor)
+        return made.near(epsilon, delta) if accountant == "pld" else made.epsilon(delta, accountant)
+
+    limits = (_LEAST_NOISE / least, _MOST_NOISE / least)
+    found = _smallest(nearly, epsilon, 1 / least, limits)
     if found is None:
         text = (
             "{epsilon:g} cannot be reached with {accountant!r}: at {delta:g} it never answers below {:.4g}; ask for a "

@@ -188,8 +188,7 @@ def make_plan(
     joining = sampler.participation(rounds)
     shape = charges_of(recipe)
     relation = shape[0][0].relation
-    accounting.check(accountant, relation)
-    accounting.check_events(accountant, [event for event, _ in shape])
+    accounting.check(accountant, [event for event, _ in shape])
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = calibrate(shape, epsilon, delta, accountant)
