@@ -269,7 +269,10 @@ class Training:
         commits = commits_of(ledger, people, private=budget.private)
         saved = checkpoints.open_committed(run, commits)
         if ledger.rounds < saved.round:
-            raise DamagedRun(f"the ledger of {run.path} has no entry for round {ledger.rounds + 1}; start another run")
+            raise DamagedRun(
+                f"the ledger of {run.path} has no entry for round {ledger.rounds + 1}, but a checkpoint is at round "
+                f"{saved.round}: what was spent cannot be known; start another run"
+            )
         Secrets.forget(run.secrets, saved.facts)
         secrets = Secrets.of(run.secrets, saved.facts, is_seeded=self.recipe.privacy.secrets == "seeded")
         # What the store was charged for ahead; that another version would allow more changes nothing.
@@ -337,8 +340,10 @@ class Training:
 
     def _is_written(self) -> bool:
         """Do model and statement stand where the checkpoint does? A crash leaves them at an earlier round."""
-        file = self.run_folder.statement_file
-        return file.exists() and read_statement(self.run_folder).rounds_done == self.state.round
+        try:
+            return read_statement(self.run_folder).rounds_done == self.state.round
+        except DamagedRun:  # or they are not there
+            return False
 
     def _play(self, last: int, clock: Clock, observers: Observers, stop: Stop) -> Evaluation | None:
         """Play rounds until the last one, or until the owner stops; the last evaluation."""
