@@ -25,6 +25,7 @@ class Federation:
     def __init__(self, folder: Path, store: Store, vocabulary: Vocabulary, shares: Mapping[str, int]):
         self.path, self.records = folder / "federation", folder / "devices"
         self.shares, self._store = dict(shares), store
+        self._before: dict[str, devices.Device] = {}
         self._public = {name: node_key(number)[1] for number, name in enumerate(shares)}
         self.roster = make_roster(self.path, vocabulary, store.tokens_per_user, self.shares, self._public)
 
@@ -35,7 +36,10 @@ class Federation:
         for number, (name, users) in enumerate(self.shares.items()):
             seat = Seat(membership=Membership(node_key(number)[0], members))
             started[name] = seated_device(self.records, self._store, Enrolment(FEDERATION, name, first, users), seat)
+            if name in self._before:  # what it makes of a recipe is the same again, and takes long
+                started[name]._assemblies = self._before[name]._assemblies
             first += users
+        self._before = started
         return started
 
     def record_of(self, name: str) -> list[dict]:
