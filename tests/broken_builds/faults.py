@@ -154,6 +154,28 @@ def a_round_that_the_server_names():
     Task.which = property(lambda self: (f"{self.run} {self.leaves[0].sum()}", self.round))
 
 
+@caught_by(
+    "unit/federation/masking/test_participant.py",
+    "test_a_sum_of_a_few_is_not_opened_by_naming_all_as_survivors",
+    guards="masks",
+)
+def survivors_that_never_shared():
+    """A device counts whomever the server names: a sum of half of the survivors opens, with half of their noise."""
+    from sottovoce.federation.masking import participant
+
+    write_otherwise(participant, "Participant", "max(self._graph.threshold, terms.survivors - 1)", "1")
+
+
+@caught_by(
+    "unit/federation/test_device.py", "test_the_clip_norm_that_counts_is_the_one_of_the_round", guards="clip"
+)  # fmt: skip
+def a_clip_norm_beneath_float32():
+    """A device clips to any smaller norm that a server sends, down to where squares vanish and nothing is clipped."""
+    from sottovoce.federation import device
+
+    device._are_planned = lambda mechanism, number, norms: bool((norms > 0).all() and (norms <= 0.3).all())
+
+
 KILLED = "test_a_masked_round_of_a_killed_server_is_closed_as_a_round_of_nobody"
 
 

@@ -189,9 +189,19 @@ def test_a_run_whose_training_does_not_fit_the_machine_is_refused(task, store, t
 
 def test_the_clip_norm_that_counts_is_the_one_of_the_round(task, store, tmp_path):
     device = make_device(tmp_path, store, "silo", 0, 13, limits=Limits(clip_norm=1.0))
-    for wrong in (1.5, 0.31, 0.0, -0.1, np.nan):  # the recipe has 0.3, and it does not adapt
+    for wrong in (1.5, 0.31, 0.29, 1e-24, 1e-35, 0.0, -0.1, np.nan):  # the recipe has 0.3, and it does not adapt
         asked = replace(task, clip_norms=np.array([wrong], np.float32))
         assert code_of(device, asked.to_bytes()) == Code.LIMITS
+
+
+def test_a_clip_norm_that_adapts_stays_within_the_range_of_float32(task, store, tmp_path):
+    """Beneath it nothing would be clipped, and noise is in units of the norm that is sent."""
+    adapting = changed(task, privacy={"adaptive_quantile": 0.5, "adaptive_bit_noise": 6.0})
+    for number, (norm, code) in enumerate(((0.2, None), (1e-8, None), (1e-10, Code.LIMITS), (1e-35, Code.LIMITS))):
+        device = make_device(tmp_path / str(number), store, "silo", 0, 13)
+        asked = replace(adapting, clip_norms=np.array([norm], np.float32))
+        answer = read_answer(device.answer(asked.to_bytes()))
+        assert (answer.code if isinstance(answer, Nothing) else None) == code
 
 
 def test_strangers_old_versions_and_noise_are_refused(task, store, tmp_path):

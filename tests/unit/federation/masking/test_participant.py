@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 from masked_fleets import PHASES, MaskedFleet, Stub, is_zero, members_of, membership, names_of, node_key, some_task
 from sottovoce.federation.masking import masks
-from sottovoce.federation.masking.graph import Terms, graph_of
+from sottovoce.federation.masking.graph import Terms, graph_of, quorum
 from sottovoce.federation.masking.messages import (
     Advert,
     Forwarded,
@@ -381,3 +381,29 @@ def test_keys_are_fresh_in_every_round():
     place = Place("d00", membership(0, 3), Terms(2, 0))
     adverts = [Participant(place, "c" * 64, np.zeros(3, np.int64)).advert() for _ in range(3)]
     assert len({key for one in adverts for key in (one.mask_key, one.seal_key)}) == 6
+
+
+@pytest.mark.parametrize(("count", "colluding"), [(8, 0), (12, 3)])
+def test_a_sum_of_a_few_is_not_opened_by_naming_all_as_survivors(count, colluding):
+    """The server forwards shares within a group alone, and says that all survived. The noise would be of the group."""
+    terms, names, context, size = Terms(count, colluding), names_of(count), "c" * 64, 8
+    known = members_of(count)
+    devices = {
+        name: Participant(Place(name, Membership(node_key(number)[0], known), terms), context, np.zeros(size, np.int64))
+        for number, name in enumerate(names)
+    }
+    adverts = [devices[name].advert() for name in names]
+    entries, signatures = tuple(one.entry for one in adverts), tuple(one.signature for one in adverts)
+    found = KeyList(context, tuple(names), entries, signatures)
+    graph = graph_of(found.names, found.digest, terms)
+    group = names[: max(graph.threshold, quorum(count, colluding)) + 1]
+    assert len(group) < count
+    leaves = lambda digest: None  # noqa: E731
+    sent = {name: read_shares(devices[name].answer(found, leaves), context, count - 1) for name in group}
+    for name in group:
+        near = tuple(other for other in graph.neighbours[name] if other in group)
+        shares = tuple(sent[other][graph.place(other, name)] for other in near)
+        devices[name].answer(Forwarded(context, near, shares), leaves)
+    for name in group:
+        with pytest.raises(Refused, match=f"{len(group) - 1} of the survivors hide this device, and {count - 1} must"):
+            devices[name].answer(Survivors(context, tuple(names)), leaves)

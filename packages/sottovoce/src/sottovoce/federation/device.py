@@ -55,6 +55,7 @@ from sottovoce.training.types import Task as CohortTask
 from sottovoce_evidence import accounting
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.errors import SottoError, count_of
+from sottovoce_evidence.mechanism import LEAST_NORM
 from sottovoce_evidence.recipe import Recipe
 
 log = logging.getLogger("sottovoce.device")
@@ -246,8 +247,7 @@ class Device:
             and (assembly.recipe.federation.aggregation == "masked" or not limits.masked_only)
             # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
-            and bool(np.all(clip_norms > 0))
-            and (mechanism.tracking is not None or bool(np.all(clip_norms <= mechanism.clip_norms(task.round, None))))
+            and (_are_planned(mechanism, task.round, clip_norms) or not private)
             and mechanism.sampler.most_updates >= limits.silos
             and mechanism.sampler.user_rate <= limits.user_rate
             and steps <= limits.steps
@@ -327,6 +327,16 @@ def _against_server(mechanism: Mechanism, earlier: accounting.Spent = ()) -> flo
     if mechanism.devices is None:
         return math.inf
     return accounting.epsilon([*earlier, *mechanism.devices.against_server], SERVER_DELTA)
+
+
+def _are_planned(mechanism: Mechanism, round_number: int, clip_norms: np.ndarray) -> bool:
+    """Are these the clip norms of a round? Where they adapt, no norm is so small that float32 loses what is below it.
+
+    Noise is in units of the norm that is sent. Beneath the range of float32 nothing would be clipped.
+    """
+    if mechanism.tracking is not None:
+        return bool(np.all(clip_norms >= LEAST_NORM))
+    return np.array_equal(clip_norms, mechanism.clip_norms(round_number, None))
 
 
 def _seen_in_a_round(mechanism: Mechanism) -> accounting.Event:

@@ -165,9 +165,10 @@ class Participant:
         if len(survivors.names) < max(terms.survivors, 2):
             left = f"{count_of(len(survivors.names), 'device')} survived"
             raise Refused(Code.FEW, f"{left}, fewer than {terms.survivors}")
-        masking = len(set(survivors.names) & set(self._kept))
-        if masking < self._graph.threshold:
-            raise Refused(Code.FEW, f"{masking} of the survivors hide this device, and {self._graph.threshold} must")
+        # Named survivors that never shared with this device may have sent nothing: they do not hide it, nor add noise.
+        masking, needed = len(set(survivors.names) & set(self._kept)), max(self._graph.threshold, terms.survivors - 1)
+        if masking < needed:
+            raise Refused(Code.FEW, f"{masking} of the survivors hide this device, and {needed} must")
         self._survivors = survivors
         return Confirmed(self.context, self._place.membership.sign(survivors.claim(found.digest)))
 
