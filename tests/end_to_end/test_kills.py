@@ -194,7 +194,7 @@ class World:
         assert ledger.rounds >= committed
         charged = sum(count for _, count in self.people.spent(ledger.run))
         assert charged == self.charges or committed < 0
-        assert not run.model.exists() or committed == ROUNDS
+        assert not run.model.exists() or committed > 0
         # What goes to a device of a round follows from the model after the rounds before.
         assert max((event.round for event in self.events if event.what == "asked"), default=0) <= committed + 1
 
@@ -217,7 +217,7 @@ class World:
         else:
             assert len(set(noises)) == len(noises)
         assert [line["round"] for line in self.run.record.read()] == list(range(1, ROUNDS + 1))
-        assert {path.name for path in self.run.secrets.iterdir()} == {"salt", f"round-{ROUNDS:08d}.key"}
+        assert sorted(path.suffix for path in self.run.secrets.iterdir()) == ["", ".key"]
         assert (result.ended, result.statement.starts) == ("finished", starts)
         for facts in (result.statement, whole.statement):
             assert (facts.epsilon, facts.epsilon_server) == (whole.statement.epsilon, whole.statement.epsilon_server)

@@ -9,19 +9,18 @@ from pathlib import Path
 import pytest
 
 from sottovoce.planning.ledger_totals import judge_ledgers
-from sottovoce.runs.ledger import COUNT, EVALUATION, PREPARATION, Entry, Ledger, StoreLedger
+from sottovoce.runs.ledger import COUNT, EVALUATION, PREPARATION, Ledger, StoreLedger
 from sottovoce_evidence.accounting import (
     BestOfRuns,
     CorrelatedGaussian,
     Covered,
-    HeldOutSums,
+    GaussianRelease,
     NonPrivate,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
     epsilons,
 )
-from sottovoce_evidence.accounting.events import ADDED
+from sottovoce_evidence.accounting.events import ADDED, HELD_OUT
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
 from sottovoce_evidence.accounting.matrices import Banded, Participation
 from sottovoce_evidence.errors import SottoError
@@ -30,13 +29,12 @@ from sottovoce_evidence.ledger import release_ledger
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 LOUDER = SampledGaussian(1.3, "poisson", 0.01)
 FIXED = SampledGaussian(1.0, "fixed", 0.01, cohort=10, users=1000)
-NAMES = ThresholdedHistogram(5.0, 1e-8)
+NAMES = GaussianRelease(5.0, 1e-8)
 
 
 def of_run(path: Path, events, run: str = "a") -> Path:
     ledger = Ledger.create(path, {"run": run, "recipe": "r"})
-    for number, event in enumerate(events, 1):
-        ledger.spend(Entry(number, 0, event, f"{run}{number}"))
+    ledger.spend(events, 1)
     return path
 
 
@@ -73,7 +71,7 @@ def test_a_store_is_judged_over_all_its_runs(tmp_path) -> None:
 
 
 def test_held_out_users_are_judged_apart_but_with_those_of_another_store(tmp_path) -> None:
-    sums = HeldOutSums(2.0, 100)
+    sums = GaussianRelease(2.0, people=HELD_OUT)
     path = of_store(tmp_path / "store" / "ledger.jsonl", [("a", ROUND, 100), (EVALUATION, sums, 2)])
     judged = judge_ledgers([path], [1e-6])
     assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 100)], 1e-6)
@@ -123,7 +121,7 @@ def test_a_ledger_is_not_counted_beside_its_copy(tmp_path) -> None:
     run = of_run(tmp_path / "run.jsonl", [ROUND] * 3)
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(run.read_bytes())
-    Ledger.open(run).spend(Entry(4, 0, ROUND, "later"))
+    Ledger.open(run).spend([ROUND], 4)
     for paths in ([run, run], [run, copy], [copy, run]):
         with pytest.raises(SottoError, match="count twice"):
             judge_ledgers(paths, [1e-6])
