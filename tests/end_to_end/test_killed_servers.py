@@ -127,7 +127,7 @@ def noised(monkeypatch) -> dict[int, bool]:
     found, real = {}, rounds.release
 
     def release(algorithm, state, *others):
-        found[state.round + 1] = algorithm.mechanism.devices.modulus is None
+        found[state.round + 1] = algorithm.mechanism.modulus is None
         return real(algorithm, state, *others)
 
     monkeypatch.setattr(rounds, "release", release)

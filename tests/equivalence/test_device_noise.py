@@ -79,7 +79,7 @@ def played(store, vocabulary, tmp_path, monkeypatch):
     moduli, add_noise = [], Mechanism.add_noise
 
     def noticed(self, *of):
-        moduli.append(self.devices.modulus)
+        moduli.append(self.modulus)
         return add_noise(self, *of)
 
     monkeypatch.setattr(Mechanism, "add_noise", noticed)

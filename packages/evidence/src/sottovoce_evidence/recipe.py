@@ -435,7 +435,9 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
         return None
     if wanted is str:
         return text.strip("\"'")
+    if wanted is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return wanted(text) if wanted in (int, float) else tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text  # which is refused by its type

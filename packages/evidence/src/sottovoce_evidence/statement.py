@@ -25,6 +25,7 @@ from sottovoce_evidence.accounting import (
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce_evidence.bases import NO_BASE
 from sottovoce_evidence.bounds import Sensitivity
+from sottovoce_evidence.device_noise import DeviceNoise
 from sottovoce_evidence.errors import SottoError, plain_number
 from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
@@ -295,26 +296,6 @@ def is_epsilon(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class DeviceNoiseFacts(Facts):
-    """Noise that devices add before their sums are masked, and what it holds against.
-
-    The server sees who takes part. Against it, with up to `colluding` devices, the updates of one user in all rounds
-    that they join are as good as zeros.
-    """
-
-    noise_multiplier: float  # of the honest survivors together, over S
-    survivors: int  # devices in a sum that is unmasked, at least
-    colluding: int  # of them that may collude with the server, at most
-    participations: int  # rounds that one user joins at most
-
-    @staticmethod
-    def of(mechanism: Mechanism) -> DeviceNoiseFacts | None:
-        if (devices := mechanism.devices) is None:
-            return None
-        return DeviceNoiseFacts(**{each.name: getattr(devices, each.name) for each in fields(DeviceNoiseFacts)})
-
-
-@dataclass(frozen=True)
 class MechanismFacts(Facts, sparse=True):
     """What follows from the recipe, as figures of round 1: the clip norm and the noise may change later.
 
@@ -336,7 +317,7 @@ class MechanismFacts(Facts, sparse=True):
     bit_noise: float | None = None
     run_sensitivity: float | None = None
     buffers: int | None = None
-    devices: DeviceNoiseFacts | None = None  # None where the server adds all noise
+    devices: DeviceNoise | None = None  # None where the server adds all noise
 
     @staticmethod
     def of(mechanism: Mechanism) -> MechanismFacts:
@@ -354,7 +335,7 @@ class MechanismFacts(Facts, sparse=True):
             bit_noise=bit_noise,
             run_sensitivity=event.sensitivity if correlated else None,
             buffers=event.matrix.buffers(event.participation.rounds) if correlated else None,
-            devices=DeviceNoiseFacts.of(mechanism),
+            devices=mechanism.devices,
         )
 
 
