@@ -28,7 +28,6 @@ from sottovoce.runs.record import Lines
 
 SHARES = {"phone": 1, "tablet": 1, "clinic": 3, "silo": 7}
 NOISED = {
-    "aggregation": "masked",
     "survivors": 2,
     "noise": "devices",
     "server_noise_multiplier": 0.8,
@@ -273,7 +272,7 @@ def test_what_is_logged_of_a_round_waits_for_its_checkpoint(federation, aggregat
 
     recipe = tiny_recipe(federation.path, privacy={"users": 12, "cohort": 6}, run={"rounds": 3})
     if aggregation == "masked":  # three of four devices: nothing is unmasked
-        recipe = recipe.replace(federation={"aggregation": "masked", "survivors": 4})
+        recipe = recipe.replace(federation={"survivors": 4})
     fleet = Fleet(federation)
     fleet.spoil = lambda name, answer: answer[:9] if name == "phone" else answer
     fleet.kill = "join"

@@ -30,7 +30,6 @@ from sottovoce_evidence.accounting import SampledGaussian, epsilon
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}
 NOISED = {
-    "aggregation": "masked",
     "survivors": 2,
     "noise": "devices",
     "server_noise_multiplier": 0.8,

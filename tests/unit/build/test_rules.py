@@ -109,8 +109,8 @@ def federation(**keys: Any) -> dict[str, Any]:
     return {"federation": keys}
 
 
-MASKED = federation(aggregation="masked", survivors=3)
-NOISED = federation(aggregation="masked", survivors=3, noise="devices")
+MASKED = federation(survivors=3)
+NOISED = federation(survivors=3, noise="devices")
 
 
 # For each scope, in the order of its rules: an example, and words of its sentence.
@@ -168,8 +168,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "server.schedule changes at round 11, and run.rounds=10",
         ),
         (case(privacy(adaptive_quantile=0.5, clipping="none")), "an adaptive clip norm needs a clip"),
-        (case(privacy(noise_bands=4)), "privacy.noise_bands has no meaning with privacy.noise='independent'"),
-        (case(correlated(noise="blt", noise_coefficients=[0.5])), "privacy.noise_decays must be as many as"),
         (case(privacy(**EXPERIMENT), correlated()), "privacy.noise='banded' is for private runs"),
         (case(privacy(noise="banded")), "use 'in_turn' or 'min_separation' as privacy.sampling, not 'poisson'"),
         (case(correlated(clip_schedule=[[1, 1.0], [5, 0.5]])), "privacy.clip_schedule changes rounds, and privacy.no"),
@@ -209,7 +207,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
         (case(federation(max_silos=2), privacy(accountant="rdp")), "a person in several silos; use 'pld'"),
         (case(federation(participations=3)), "federation.participations=3 is for federation.noise='devices'"),
-        (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.aggregation="),
+        (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.survivors"),
         (case(NOISED, privacy(**EXPERIMENT)), "federation.noise='devices' is for private runs"),
         (case(NOISED, correlated()), "federation.noise='devices' has no accounting with privacy.noise='banded'"),
         (case(NOISED, privacy(adaptive_quantile=0.5)), "privacy.adaptive_quantile needs exact counts of users"),
@@ -221,7 +219,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             case(NOISED, federation(server_noise_multiplier=9.0)),
             "federation.server_noise_multiplier=9 must be at most privacy.noise_multiplier=",
         ),
-        (case(federation(survivors=3)), "federation.survivors=3 is for federation.aggregation='masked'"),
+        (case(federation(colluding=1)), "federation.colluding=1 is for masked sums; set federation.survivors"),
         (case(MASKED, federation(colluding=2)), "federation.survivors=3 must be 4 or more, federation.colluding + 2"),
         (case(MASKED, privacy(mode="none", clipping="none")), "masks hide whole numbers within a bound"),
     ],
@@ -234,7 +232,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
     ],
     "simulation": [
-        (case(MASKED), "federation.aggregation='masked' is for real devices: a simulation has no server to hide from"),
+        (case(MASKED), "federation.survivors=3 is for real devices: a simulation has no server to hide from"),
     ],
     "store": [
         (case({"local": {"objective": "rehearsal"}}, own_objective=True), "an objective of your own was given"),

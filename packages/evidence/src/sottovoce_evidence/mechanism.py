@@ -60,7 +60,6 @@ class Mechanism:
     experiment: bool = False
     experiment_noise_std: float | None = None
     nominal_clip_norm: float = math.inf  # what an experiment without a clip scales its noise by
-    unit: str = "user"
     matrix: StrategyMatrix = INDEPENDENT  # C
     participation: Participation | None = None  # how often one user may join, where noise is correlated
     devices: DeviceNoise | None = None  # where devices add noise: then z is at least theirs
@@ -337,9 +336,7 @@ def clip_of(recipe: Recipe, layers: Collection[str], kinds: Kinds = NUMBERS) -> 
 def estimator_of(privacy: Privacy, kinds: Kinds = NUMBERS) -> Any:
     """The estimator, with the denominator that is declared."""
     rate, total = privacy.rate, privacy.declared_weight
-    return kinds.estimators.build(
-        privacy.estimator, expected_weight=rate * total, least_weight=rate * (privacy.min_weight or total)
-    )
+    return kinds.estimators.build(privacy.estimator, expected_weight=rate * total, least_weight=rate * total)
 
 
 def tracking_of(privacy: Privacy) -> QuantileTracking | None:

@@ -94,14 +94,7 @@ def separation(privacy: Privacy, rounds: int, sampler: type[Sampling]) -> Iterat
 
 def correlated(privacy: Privacy, sampler: type[Sampling]) -> Iterator[str]:
     """Noise that is correlated over rounds."""
-    noise, plain = privacy.noise, Privacy()
-    own = {"noise_bands": ("banded",), "noise_buffers": ("blt",), "noise_decays": ("blt",)}
-    for key, noises in {**own, "noise_coefficients": ("banded", "blt")}.items():
-        if getattr(privacy, key) != getattr(plain, key) and noise not in noises:
-            yield f"privacy.{key} has no meaning with privacy.noise={noise!r}; it is for {' and '.join(noises)}"
-    if noise == "blt" and len(privacy.noise_decays) != len(privacy.noise_coefficients):
-        yield "privacy.noise_decays must be as many as privacy.noise_coefficients, or both empty: then they are found"
-    if noise == "independent":
+    if (noise := privacy.noise) == "independent":
         return
     if privacy.mode == "experiment":
         yield f"privacy.noise={noise!r} is for private runs; an experiment has independent noise"
@@ -144,17 +137,16 @@ def federation(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
     if federation.max_silos > 1:
         yield from _silos(recipe, kinds)
     yield from _device_noise(recipe, kinds)
-    if federation.aggregation == "plain":
-        for key in ("survivors", "colluding"):
-            if value := getattr(federation, key):
-                yield f"federation.{key}={value} is for federation.aggregation='masked'; set that, or remove it"
+    if not federation.masked:
+        if federation.colluding:
+            yield f"federation.colluding={federation.colluding} is for masked sums; set federation.survivors"
         return
     if federation.survivors < least:
         why = "a sum over one honest device is that of the device"
         yield f"federation.survivors={federation.survivors} must be {least} or more, federation.colluding + 2: {why}"
     if not kinds.clips[recipe.privacy.clipping].bounded:
         grid = "masks hide whole numbers within a bound, and without a clip there is none"
-        yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or 'plain' aggregation"
+        yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or no federation.survivors"
 
 
 def _silos(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
@@ -176,8 +168,8 @@ def _device_noise(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
             if value := getattr(federation, key):
                 yield f"federation.{key}={value:g} is for {said}; set that, or remove it"
         return
-    if federation.aggregation == "plain":
-        yield f"{said} hides a device in a sum that is masked; set federation.aggregation='masked', or noise='server'"
+    if not federation.masked:
+        yield f"{said} hides a device in a sum that is masked; set federation.survivors, or noise='server'"
     if privacy.mode != "private":
         yield f"{said} is for private runs, and privacy.mode={privacy.mode!r}; use 'server'"
     if privacy.noise != "independent":

@@ -59,11 +59,8 @@ NOT_COVERED = {
     "start": "the people whose text the model was trained on before this run began",
     "turns": "when a user's turn would be: it follows from their id by a public rule",
     "separated_rounds": "in which rounds a user joins, if they are known to take part: no secret chance decides it",
-    "watchers": "anyone who watches the network, the server, and under masked sums the devices of a round: they know "
-    "who takes part, so sampling amplifies nothing",
-    "server": "the server: it is trusted with what it sees, but for what has an ε under “who sees what”",
-    "kept_keys": "the server, if it kept the {0.registered.keys_made_by_server} device keys that it made: it could "
-    "stand in for these devices, and see what the others send",
+    "adversaries": "whoever has no ε under “who sees what”: the server is trusted with what it sees, and against those "
+    "who know who takes part, sampling amplifies nothing",
     "spoiled_rounds": "a device that breaks the rules: nobody can clip what it sends, so it can spoil a round; what "
     "others send stays hidden",
     "silos": "silos: one that holds several users is trusted to draw, to clip and to add up each of them apart. One "
@@ -402,7 +399,7 @@ class Statement(RunFacts, sparse=True):
     @property
     def is_masked(self) -> bool:
         """Is what devices send hidden in a sum over many of them?"""
-        return self.federation is not None and self.federation.aggregation == "masked"
+        return self.federation is not None and self.federation.masked
 
     @property
     def facts(self) -> RunFacts:
@@ -533,8 +530,6 @@ def merged(spent: Spent) -> tuple[tuple[Event, int], ...]:
 def not_covered(recipe: Recipe, facts: RunFacts) -> list[str]:
     """Codes of what the guarantee does not cover."""
     devices, sampling = facts.across_devices, recipe.privacy.sampling
-    masked = devices and recipe.federation.aggregation == "masked"
-    stand_ins = facts.registered is not None and facts.registered.keys_made_by_server > recipe.federation.colluding
     applies = {
         "held_out": facts.held_out == EXACT,
         **dict.fromkeys(("settings", "later_runs", "owners_files", "other_models", "second_ids"), True),
@@ -543,10 +538,8 @@ def not_covered(recipe: Recipe, facts: RunFacts) -> list[str]:
         "start": facts.start is not None,
         "turns": sampling == "in_turn",
         "separated_rounds": sampling == "min_separation",
-        "watchers": devices,
-        "server": devices,
-        "kept_keys": masked and stand_ins,
-        "spoiled_rounds": masked,
+        "adversaries": devices,
+        "spoiled_rounds": devices and recipe.federation.masked,
         "silos": devices,
         "rehearsed": recipe.local.objective == "rehearsal",
     }
