@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 import real_processes
-from small_world import RECIPE, WORDS, Outcome, Refused, Sotto, World, call, files_of, newest, write_corpus
+from small_world import RECIPE, WORDS, Outcome, Refused, Sotto, World, call, files_of, write_corpus
+from tiny_run import crash_after
+
+from sottovoce_evidence.recipe import Recipe
 
 
 @pytest.fixture
@@ -44,32 +47,23 @@ def real_world(tmp_path: Path) -> Iterator[real_processes.World]:
 
 @pytest.fixture
 def run(world: World, tmp_path: Path) -> Path:
-    """A finished run of one's own, which the store takes for the one that holds it."""
-    run = Path(shutil.copytree(world.run, tmp_path / "run"))
-    name, token = ((run / "secrets" / part).read_text() for part in ("holder.name", "holder"))
-    (world.store / "holders" / name).write_text(token)
-    return run
+    """A finished run of one's own."""
+    return Path(shutil.copytree(world.run, tmp_path / "run"))
 
 
 @pytest.fixture
-def unfinished(run: Path) -> Path:
-    """A run as a crash leaves it in round 4: paid for to the end, but its last checkpoint and its model are not there.
-
-    What round 4 wrote into the record is still there too: a resumed run must not write it twice.
-    """
-    newest(run).unlink()
-    shutil.rmtree(run / "model")
-    (run / "privacy.json").unlink()
-    return run
+def unfinished(world: World, tmp_path: Path) -> Path:
+    """A run as a crash leaves it in round 4: its last checkpoint is of round 2, and it has no model."""
+    crash_after(Recipe.load(world.recipe), tmp_path / "run", 4)
+    return tmp_path / "run"
 
 
 @pytest.fixture
 def own_store(world: World, tmp_path: Path) -> Path:
     """A store of one's own, to whose ledger nothing was charged yet."""
     store = Path(shutil.copytree(world.store, tmp_path / "own-store"))
-    for name in ("ledger.jsonl", "ledger.head"):
+    for name in ("ledger.jsonl", "ledger.head", "ledger.charged"):
         (store / name).unlink()
-    shutil.rmtree(store / "holders")
     return store
 
 

@@ -75,7 +75,7 @@ def test_a_full_disk_stops_a_run_that_can_go_on(
     real = os.fsync
 
     def full(descriptor: int) -> None:
-        if "round-00000002.safetensors" in os.readlink(f"/proc/self/fd/{descriptor}"):
+        if "checkpoints/round-00000002" in os.readlink(f"/proc/self/fd/{descriptor}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(descriptor)
 
@@ -84,7 +84,7 @@ def test_a_full_disk_stops_a_run_that_can_go_on(
     told = sotto("train", world.recipe, "--out", run, "--json", *settings(f"data.store={own_store}"))
     assert told.status == 2
     assert told.err.count("\n") == 1
-    assert_says(told.err, "round-00000002.safetensors", "No space left on device", f"sotto resume {run}")
+    assert_says(told.err, "round-00000002", "No space left on device", f"sotto resume {run}")
     assert not list(run.rglob("*.partial"))
     monkeypatch.undo()
     assert sotto("resume", run, "--json").json()["round"] == 4
@@ -250,9 +250,10 @@ def test_a_run_whose_recipe_cannot_be_read_any_more_is_refused(refused: Refused,
 def test_a_run_with_all_checkpoints_damaged_is_refused_and_they_are_kept(refused: Refused, run: Path) -> None:
     for checkpoint in (run / "checkpoints").iterdir():
         checkpoint.write_bytes(checkpoint.read_bytes()[:100])
-    assert_says(refused("resume", run), str(run), "no checkpoint", "start another")
+    lost = "does not have the checkpoint of round 4", "start another"
+    assert_says(refused("resume", run), str(run), *lost)
     shutil.rmtree(run / "checkpoints")
-    assert_says(refused("resume", run), str(run), "no checkpoint", "start another")
+    assert_says(refused("resume", run), str(run), *lost)
 
 
 def test_a_checkpoint_of_another_program_is_no_checkpoint(refused: Refused, run: Path) -> None:
@@ -261,7 +262,7 @@ def test_a_checkpoint_of_another_program_is_no_checkpoint(refused: Refused, run:
 
     for checkpoint in (run / "checkpoints").iterdir():
         save_file({"0000": np.zeros(3)}, checkpoint, metadata={"facts": json.dumps({"round": 4})})
-    assert_says(refused("resume", run), str(run), "no checkpoint")
+    assert_says(refused("resume", run), str(run), "does not have the checkpoint of round 4")
 
 
 def cut_ledger(run: Path, kept: int) -> None:
@@ -271,7 +272,7 @@ def cut_ledger(run: Path, kept: int) -> None:
 
 @pytest.mark.parametrize("rounds", [0, 3])
 def test_a_ledger_shorter_than_its_checkpoint_is_refused(refused: Refused, run: Path, rounds: int) -> None:
-    cut_ledger(run, 1 + rounds)
+    cut_ledger(run, 2 + rounds)  # after the header and the start
     assert_says(refused("resume", run), str(run), "ledger.jsonl has lost lines at its end", "put it back")
     (run / "ledger.head").unlink()
     line = refused("resume", run)
@@ -329,9 +330,9 @@ def test_a_run_without_its_secrets_is_refused(refused: Refused, unfinished: Path
 
 
 def test_a_run_with_damaged_secrets_is_refused(refused: Refused, unfinished: Path) -> None:
-    key = unfinished / "secrets" / "round-00000003.key"
+    (key,) = (unfinished / "secrets").glob("*.key")
     key.write_bytes(key.read_bytes()[:10])
-    assert_says(refused("resume", unfinished), "round-00000003.key", "damaged", "start another run")
+    assert_says(refused("resume", unfinished), key.name, "damaged", "start another run")
 
 
 def test_a_run_whose_store_is_gone_is_refused(refused: Refused, sotto: Sotto, world: World, own_store: Path) -> None:

@@ -184,9 +184,9 @@ def test_the_state_of_correlated_noise_lies_with_the_secrets_alone(store, tmp_pa
     """Its bytes are in no other file of the run, of a report, an export or a release; at the end in none at all."""
     states, real = [], Secrets.save
 
-    def save(self, folder, number, noise=None):
+    def save(self, folder, noise=None):
         states.extend((noise or {}).values())
-        return real(self, folder, number, noise)
+        return real(self, folder, noise)
 
     monkeypatch.setattr(Secrets, "save", save)
     # z is so large that the release passes its own checks.
@@ -199,7 +199,7 @@ def test_the_state_of_correlated_noise_lies_with_the_secrets_alone(store, tmp_pa
     needles += [str(int(part[0])).encode() for part in parts]
     assert len(needles) >= 6
     secrets = RunFolder(run).secrets
-    assert [path.name for path in secrets.glob("*.noise")] == ["round-00000004.noise"]
+    assert len(list(secrets.glob("*.noise"))) == 1
     assert all(path.stat().st_mode & 0o077 == 0 for path in (secrets, *secrets.iterdir()))
     stopped = Path(shutil.copytree(run, tmp_path / "stopped"))
     served(stopped, tmp_path / "out")

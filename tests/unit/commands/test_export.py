@@ -79,7 +79,9 @@ def test_an_export_has_graphs_words_and_a_manifest(run, tmp_path):
     ids=["private", "seeded", "no guarantee", "public text"],
 )
 def test_an_export_is_for_whom_the_model_is(run, tmp_path, statement, trained_on, alone):
-    facts = {**run.read_statement(), **statement}
+    stated = run.read_statement()
+    secrets = {"privacy": {**stated["privacy"], "secrets": statement.get("secrets", "entropy")}}
+    facts = {**stated, "private": statement["private"], **secrets}
     run.save_statement(facts, {**run.read_card(), "trained_on": trained_on})
     assert export_run(run.path, tmp_path / "out")["for_owner_alone"] is alone
     (tmp_path / "folder").mkdir()

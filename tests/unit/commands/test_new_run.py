@@ -68,7 +68,11 @@ def test_seeded_secrets_depend_on_the_recipe_and_not_on_the_folder(recipe: Recip
     changes = ({}, {}, {"local": {"learning_rate": 0.5}}, {"privacy": {"secrets": "entropy"}})
     for number, change in enumerate(changes):
         begin(recipe.replace(**change), tmp_path / str(number), Context())
-    found = [Secrets.of(RunFolder(tmp_path / str(number)).secrets, 0, is_seeded=True) for number in range(len(changes))]
+    runs = [RunFolder(tmp_path / str(number)) for number in range(len(changes))]
+    found = [
+        Secrets.of(run.secrets, checkpoint.newest(run.checkpoints).facts, is_seeded=True)  # pyrefly: ignore
+        for run in runs
+    ]
     assert found[0] == found[1]
     assert len({secrets.stretch for secrets in found}) == 3
 

@@ -291,3 +291,29 @@ def test_weights_that_are_not_finite_are_committed_and_gone_on_with(recipe, stor
     assert (stopped.round, stopped.evaluation.perplexity) == (3, np.inf)
     assert sottovoce.resume(tmp_path / "run").round == 4
     assert [line["round"] for line in RunFolder.open(tmp_path / "run").record.read()] == [1, 2, 3, 4]
+
+
+def test_a_run_whose_next_round_crashes_leaves_a_model_to_start_from(recipe, store, tmp_path, monkeypatch):
+    """The way on is another run from its last checkpoint: `resume` writes the model before it plays."""
+    settings = recipe.replace(run={"rounds": 4, "checkpoint_every": 2}, privacy={"secrets": "entropy"})
+    with monkeypatch.context() as broken:
+        broken.setattr(train.Training, "_describe_round", crash_in_round(3))
+        with pytest.raises(ZeroDivisionError):
+            sottovoce.train(settings, tmp_path / "run")
+        with pytest.raises(ZeroDivisionError):
+            sottovoce.resume(tmp_path / "run")
+    assert RunFolder(tmp_path / "run").read_statement()["rounds_done"] == 2
+    after = sottovoce.train(settings.replace(model={"initial": str(tmp_path / "run")}), tmp_path / "another")
+    assert after.round == 4
+    assert sum(count for _, count in after.statement.charged) == 8
+
+
+def crash_in_round(number: int):
+    real = Training._describe_round
+
+    def describe(self, *given):
+        if self.state.round == number:
+            raise ZeroDivisionError
+        return real(self, *given)
+
+    return describe

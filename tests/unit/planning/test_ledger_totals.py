@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sottovoce.planning.ledger_totals import judge_ledgers
-from sottovoce.runs.ledger import COUNT, EVALUATION, PREPARATION, Entry, Ledger, StoreLedger
+from sottovoce.runs.ledger import COUNT, EVALUATION, PREPARATION, Ledger, StoreLedger
 from sottovoce_evidence.accounting import (
     BestOfRuns,
     CorrelatedGaussian,
@@ -35,8 +35,7 @@ NAMES = ThresholdedHistogram(5.0, 1e-8)
 
 def of_run(path: Path, events, run: str = "a") -> Path:
     ledger = Ledger.create(path, {"run": run, "recipe": "r"})
-    for number, event in enumerate(events, 1):
-        ledger.spend(Entry(number, 0, event, f"{run}{number}"))
+    ledger.spend(events, 1)
     return path
 
 
@@ -123,7 +122,7 @@ def test_a_ledger_is_not_counted_beside_its_copy(tmp_path) -> None:
     run = of_run(tmp_path / "run.jsonl", [ROUND] * 3)
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(run.read_bytes())
-    Ledger.open(run).spend(Entry(4, 0, ROUND, "later"))
+    Ledger.open(run).spend([ROUND], 4)
     for paths in ([run, run], [run, copy], [copy, run]):
         with pytest.raises(SottoError, match="count twice"):
             judge_ledgers(paths, [1e-6])

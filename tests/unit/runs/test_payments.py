@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,8 +57,8 @@ class Runs:
         run = RunFolder(self.root / name)
         run.path.mkdir()
         Ledger.create(run.ledger_file, {"run": new_name(), "planned": planned_rounds(self.budget(**budget), 1.2)})
-        Secrets.fresh().save(run.secrets, 0)
-        checkpoints.save_draft(run.checkpoints, made(0))
+        start = replace(made(0), facts=Secrets.fresh().save(run.secrets))
+        checkpoints.save_draft(run.checkpoints, start)
         return run
 
     def open(self, run: RunFolder, **budget) -> Payments:
@@ -67,7 +68,7 @@ class Runs:
             begin_run(run, ledger, people, terms)
         commits = commits_of(ledger, people, private=terms.private)
         saved = checkpoints.open_committed(run, commits)
-        secrets = Secrets.of(run.secrets, saved.round, is_seeded=False)
+        secrets = Secrets.of(run.secrets, saved.facts, is_seeded=False)
         return Payments(run, ledger, people, secrets, terms, ledger.header["planned"], commits[-1])
 
     def charged(self) -> int:
@@ -231,7 +232,7 @@ def test_the_state_of_the_noise_lies_with_the_secrets_and_is_named_in_the_checkp
     payments.begin(1).charge(EVENT)
     payments.commit(made(1), state)
     saved = checkpoints.newest(run.checkpoints)
-    found = payments.secrets.read_noise(run.secrets, 1, saved.facts["noise"])
+    found = payments.secrets.read_noise(run.secrets, saved.facts)
     np.testing.assert_array_equal(found["0000"], state["0000"])
     play(payments, 2)
     assert not list(run.secrets.glob("*.noise"))

@@ -31,7 +31,7 @@ def test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept(tmp_pat
     secrets = Secrets.fresh()
     keys = {secrets.noise_key(1) for _ in range(5)}
     assert len(keys) == 5
-    secrets.save(tmp_path, 1)
+    secrets.save(tmp_path)
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert not any(key in kept for key in keys)
 
@@ -54,45 +54,45 @@ def test_seeded_runs_that_differ_in_anything_share_no_noise():
 
 def test_what_must_be_compared_later_is_blinded(tmp_path):
     one, other = Secrets.fresh(), Secrets.fresh()
-    one.save(tmp_path, 0)
+    one.save(tmp_path)
     assert one.blind("the people of a store") == Salt.load(tmp_path).blind("the people of a store")
     assert one.blind("the people of a store") != other.blind("the people of a store")
 
 
 def test_only_the_keys_of_the_last_checkpoint_are_kept(tmp_path):
     secrets = Secrets.fresh()
-    for number in (0, 4, 8):
-        secrets = secrets.next()
-        secrets.save(tmp_path, number, STATE)
-    Secrets.forget(tmp_path, 4)  # the commit of round 8 never came
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000004.key", "round-00000004.noise", "salt"]
+    first, second, third = (secrets.next().save(tmp_path, STATE) for _ in range(3))
+    Secrets.forget(tmp_path, second)  # the commit of the third never came
+    name = second["secrets"]
+    assert {path.name for path in tmp_path.iterdir()} == {f"{name}.key", f"{name}.noise", "salt"}
     assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
-    with pytest.raises(DamagedRun, match="start another run"):
-        Secrets.of(tmp_path, 8, is_seeded=False)
+    for gone in (first, third):
+        with pytest.raises(DamagedRun, match="start another run"):
+            Secrets.of(tmp_path, gone, is_seeded=False)
 
 
 def test_the_state_of_the_noise_is_the_one_that_its_checkpoint_names(tmp_path):
     secrets = Secrets.fresh()
-    tag = secrets.save(tmp_path, 4, STATE)
-    found = Secrets.of(tmp_path, 4, is_seeded=False).read_noise(tmp_path, 4, tag)
+    named = secrets.save(tmp_path, STATE)
+    found = Secrets.of(tmp_path, named, is_seeded=False).read_noise(tmp_path, named)
     np.testing.assert_array_equal(found["0000"], STATE["0000"])
-    assert secrets.save(tmp_path, 8) is None  # independent noise has none
-    secrets.save(tmp_path, 4, {"0000": np.zeros(3)})
-    with pytest.raises(DamagedRun, match="is not the state of the noise after round 4"):
-        secrets.read_noise(tmp_path, 4, tag)
+    assert secrets.save(tmp_path).keys() == {"secrets"}  # independent noise has none
+    other = secrets.save(tmp_path, {"0000": np.zeros(3)})
+    with pytest.raises(DamagedRun, match="is not the state of the noise that the checkpoint names"):
+        secrets.read_noise(tmp_path, {**named, "secrets": other["secrets"]})
 
 
 def test_a_damaged_key_is_refused(tmp_path):
-    Secrets.fresh().save(tmp_path, 1)
-    (tmp_path / "round-00000001.key").write_bytes(b"short")
+    named = Secrets.fresh().save(tmp_path)
+    (tmp_path / f"{named['secrets']}.key").write_bytes(b"short")
     with pytest.raises(DamagedRun, match="damaged"):
-        Secrets.of(tmp_path, 1, is_seeded=False)
+        Secrets.of(tmp_path, named, is_seeded=False)
 
 
 def test_erased_secrets_are_those_of_a_released_run(tmp_path):
     folder = tmp_path / "run" / "secrets"
     folder.parent.mkdir()
-    Secrets.fresh().save(folder, 1)
+    Secrets.fresh().save(folder)
     Secrets.erase(folder)
     with pytest.raises(DamagedRun, match=r"/run was released, and its secrets were erased; start another run"):
         Salt.load(folder)
@@ -100,7 +100,7 @@ def test_erased_secrets_are_those_of_a_released_run(tmp_path):
 
 def test_secrets_that_are_partly_erased_are_not_whole(tmp_path, monkeypatch):
     """Ctrl-C after the first file that is erased."""
-    Secrets.fresh().save(tmp_path, 1)
+    Secrets.fresh().save(tmp_path)
     assert Secrets.are_whole(tmp_path)
     unlink, gone = Path.unlink, []
 

@@ -181,8 +181,8 @@ def begin(recipe: Recipe | str | Path, out: Path, context: Context, stop: Stop =
         draft.record.path.touch()
         # From here on the start is in the checkpoint: the folder it came from may go.
         state = assembly.start(start.model)
-        noise = secrets.save(draft.secrets, 0, state.noise_arrays())
-        save_draft(draft.checkpoints, checkpoint_of(state, initial_scores(registry), {"noise": noise} if noise else {}))
+        named = secrets.save(draft.secrets, state.noise_arrays())
+        save_draft(draft.checkpoints, checkpoint_of(state, initial_scores(registry), named))
         check_room(draft)
         if context.confirm is not None and stop():
             raise Declined(NOT_BEGUN)

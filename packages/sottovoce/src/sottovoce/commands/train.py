@@ -42,7 +42,7 @@ from sottovoce.models.contract import LanguageModel, parameter_count
 from sottovoce.privacy.kinds import KINDS
 from sottovoce.privacy.sampling import BoundedParticipation
 from sottovoce.reporting.notebook import html_table
-from sottovoce.reporting.statement import with_store_total
+from sottovoce.reporting.statement import read_statement, with_store_total
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.baselines import Baselines
 from sottovoce.runs.card import Card
@@ -269,15 +269,18 @@ class Training:
         commits = commits_of(ledger, people, private=budget.private)
         saved = checkpoints.open_committed(run, commits)
         if ledger.rounds < saved.round:
-            raise DamagedRun(f"the ledger of {run.path} has no entry for round {ledger.rounds + 1}; start another run")
-        Secrets.forget(run.secrets, saved.round)
-        secrets = Secrets.of(run.secrets, saved.round, is_seeded=self.recipe.privacy.secrets == "seeded")
+            raise DamagedRun(
+                f"the ledger of {run.path} has no entry for round {ledger.rounds + 1}, but a checkpoint is at round "
+                f"{saved.round}: what was spent cannot be known; start another run"
+            )
+        Secrets.forget(run.secrets, saved.facts)
+        secrets = Secrets.of(run.secrets, saved.facts, is_seeded=self.recipe.privacy.secrets == "seeded")
         # What the store was charged for ahead; that another version would allow more changes nothing.
         planned = int(ledger.header["planned"])
         self._load_frozen()
         self.state = self.assembly.start(self.assembly.model).load(saved.round, saved.arrays)
-        if (tag := saved.facts.get("noise")) is not None:
-            self.state = self.state.with_noise(secrets.read_noise(run.secrets, saved.round, tag))
+        if "noise" in saved.facts:
+            self.state = self.state.with_noise(secrets.read_noise(run.secrets, saved.facts))
         if self.watch is not None:
             self.watch.scores = saved_canary_scores(saved)
         run.record.keep_up_to(saved.round)
@@ -306,6 +309,8 @@ class Training:
         last, asked = self._rounds_planned, self.recipe.run.rounds
         evaluation = None
         clock = Clock(self.recipe.run, self.state.round, self._pace_so_far(), last)
+        if self.state.round and not self._is_written():
+            self._finish()  # so that another run can start from a model whose next rounds crash
         if self.state.round < last:
             checkpoints.check_room(self.run_folder)
             self.ledger.start(self.state.round)
@@ -332,6 +337,13 @@ class Training:
             epsilon_realised=self._realised(statement),
             rounds_asked=asked,
         )
+
+    def _is_written(self) -> bool:
+        """Do model and statement stand where the checkpoint does? A crash leaves them at an earlier round."""
+        try:
+            return read_statement(self.run_folder).rounds_done == self.state.round
+        except DamagedRun:  # or they are not there
+            return False
 
     def _play(self, last: int, clock: Clock, observers: Observers, stop: Stop) -> Evaluation | None:
         """Play rounds until the last one, or until the owner stops; the last evaluation."""

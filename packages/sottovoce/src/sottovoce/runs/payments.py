@@ -61,14 +61,14 @@ class Payments:
             FellBehind: another process, or another copy of the run, went on. Nothing of these rounds was shown.
         """
         run, ahead = self.run, self.secrets.next()
-        if tag := ahead.save(run.secrets, checkpoint.round, noise):
-            checkpoint = replace(checkpoint, facts={**checkpoint.facts, "noise": tag})
+        named = ahead.save(run.secrets, noise)
+        checkpoint = replace(checkpoint, facts={**checkpoint.facts, **named})
         commit = checkpoints.save_draft(run.checkpoints, checkpoint)
         first = checkpoint.round + 1 - len(self._queued)
         judge = self.store_ledger if self.budget.private else self.ledger
         judge.commit(self.ledger.run, commit, self.committed, lambda: self.ledger.spend(self._queued, first))
         checkpoints.give_name(run.checkpoints, commit)
-        Secrets.forget(run.secrets, checkpoint.round)
+        Secrets.forget(run.secrets, named)
         self.secrets, self.committed = ahead, commit
         self._queued.clear()
         for show in self._to_show:

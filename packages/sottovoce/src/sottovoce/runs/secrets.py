@@ -1,8 +1,8 @@
 """The keys of a run: from the operating system's entropy, not from the experiment's seed.
 
-A key for the rounds up to the next checkpoint lies beside a checkpoint, and is replaced at the next. So a stretch of
-rounds that a crash took away draws the same users again, and a stolen file does not reveal earlier cohorts. The key of
-a round's noise is read once its sum is complete, used once, and written nowhere.
+A key for the rounds up to the next checkpoint lies with the secrets. A checkpoint names it, and the next one another.
+So a stretch of rounds that a crash took away draws the same users again, and a stolen file does not reveal earlier
+cohorts. The key of a round's noise is read once its sum is complete, used once, and written nowhere.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from safetensors.numpy import save as to_bytes
 from sottovoce.files import make_folder, sync_folder, write_aside
 from sottovoce.runs.folder import load_arrays
 from sottovoce_evidence.errors import DamagedRun
+from sottovoce_evidence.files import Json
 
 _SIZE = 32
 _SALT = "salt"
@@ -105,52 +106,50 @@ class Secrets(Salt):
         """The keys of the rounds after the next checkpoint."""
         return self if self.is_seeded else replace(self, stretch=os_entropy.token_bytes(_SIZE))
 
-    def save(self, folder: Path, round_number: int, noise: Mapping[str, np.ndarray] | None = None) -> str | None:
-        """Write the keys beside the checkpoint of a round, the state of the noise and, once, the salt: for the owner
-        alone.
+    def save(self, folder: Path, noise: Mapping[str, np.ndarray] | None = None) -> Json:
+        """Write the keys, the state of the noise and, once, the salt: for the owner alone.
 
         Returns:
-            The tag of the state of the noise, if there is any.
+            What the checkpoint says of these files, whose names no other process gives to its own.
         """
         make_folder(folder, 0o700)
         if not (folder / _SALT).exists():
             write_aside(folder / _SALT, self.salt, private=True)
-        write_aside(_file(folder, round_number, "key"), self.stretch, private=True)
+        name = os_entropy.token_hex(8)
+        write_aside(folder / f"{name}.key", self.stretch, private=True)
         if not noise:
-            return None
+            return {"secrets": name}
         contents = to_bytes(dict(noise))
-        write_aside(_file(folder, round_number, "noise"), contents, private=True)
-        return self.tag(contents)
+        write_aside(folder / f"{name}.noise", contents, private=True)
+        return {"secrets": name, "noise": self.tag(contents)}
 
     @staticmethod
-    def of(folder: Path, round_number: int, *, is_seeded: bool) -> Secrets:
-        """The keys that lie beside the checkpoint of a round."""
-        return Secrets(Salt.load(folder).salt, _read(_file(folder, round_number, "key")), is_seeded)
+    def of(folder: Path, checkpoint: Json, *, is_seeded: bool) -> Secrets:
+        """The keys that a checkpoint names in its facts."""
+        return Secrets(Salt.load(folder).salt, _read(folder / f"{checkpoint['secrets']}.key"), is_seeded)
 
     @staticmethod
     def are_whole(folder: Path) -> bool:
         """Are they there, with nothing erased?"""
         return (folder / _SALT).exists()
 
-    def read_noise(self, folder: Path, round_number: int, tag: str) -> dict[str, np.ndarray]:
-        """The state of the noise that the checkpoint of a round names."""
-        path = _file(folder, round_number, "noise")
-        then = "put it back, or start another run"
-        if not path.exists() or not hmac.compare_digest(self.tag(path.read_bytes()), tag):
-            raise DamagedRun(f"{path} is not the state of the noise after round {round_number}; {then}")
+    def read_noise(self, folder: Path, checkpoint: Json) -> dict[str, np.ndarray]:
+        """The state of the noise that a checkpoint names."""
+        path, then = folder / f"{checkpoint['secrets']}.noise", "put it back, or start another run"
+        if not path.exists() or not hmac.compare_digest(self.tag(path.read_bytes()), checkpoint["noise"]):
+            raise DamagedRun(f"{path} is not the state of the noise that the checkpoint names; {then}")
         return load_arrays(path, then)
 
     @staticmethod
     def noise_bytes(folder: Path) -> int:
         """The size of the state of the noise; 0 where rounds have independent noise."""
-        return max((path.stat().st_size for path in folder.glob("round-*.noise")), default=0)
+        return max((path.stat().st_size for path in folder.glob("*.noise")), default=0)
 
     @staticmethod
-    def forget(folder: Path, round_number: int) -> None:
-        """Erase the keys and the states of the noise that are not of this round."""
-        kept = _file(folder, round_number, "key").stem
-        for path in folder.glob("round-*"):
-            if path.stem != kept:
+    def forget(folder: Path, checkpoint: Json) -> None:
+        """Erase the keys and the states of the noise that this checkpoint does not name."""
+        for path in [*folder.glob("*.key"), *folder.glob("*.noise")]:
+            if path.stem != checkpoint["secrets"]:
                 path.unlink()
         sync_folder(folder)
 
@@ -162,10 +161,6 @@ class Secrets(Salt):
                 path.unlink()
             folder.rmdir()
             sync_folder(folder.parent)
-
-
-def _file(folder: Path, round_number: int, kind: str) -> Path:
-    return folder / f"round-{round_number:08d}.{kind}"
 
 
 def _read(path: Path) -> bytes:
