@@ -63,7 +63,10 @@ class DeviceNoise(Facts):
     def check(self, noise_multiplier: float) -> None:
         """Refuse what the proof does not hold for, where the noise of the model is `noise_multiplier`."""
         if self.honest < 1 or not 0 < self.noise_multiplier <= noise_multiplier:
-            raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
+            raise SottoError(
+                f"federation.noise='devices' needs an honest device, and its server_noise_multiplier="
+                f"{self.noise_multiplier:g} is part of privacy.noise_multiplier={noise_multiplier:g}: at most that"
+            )
         least = LEAST_STD / STEPS
         if self.share < least:
             honest, needed = count_of(self.honest, "honest device"), least * math.sqrt(self.honest)

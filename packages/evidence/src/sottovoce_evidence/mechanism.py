@@ -90,8 +90,8 @@ class Mechanism:
         changes = self.tracking is not None or self.noise_schedule != CONSTANT
         if self.experiment or changes or self.correlated or self.estimator.step(1.0) is None:
             raise SottoError(
-                "noise of devices needs a private run with a fixed denominator, one noise multiplier, and independent "
-                "noise"
+                "federation.noise='devices' needs a private run with independent noise, one noise multiplier, "
+                "estimator='fixed_denominator' and no adaptive clip norm; or use 'server'"
             )
         devices.check(self.noise_multiplier)
 
@@ -306,7 +306,9 @@ def sampler_of(recipe: Recipe, kinds: Kinds = NUMBERS) -> Any:
     privacy, silos = recipe.privacy, recipe.federation.max_silos
     most = -(-recipe.run.rounds // max(privacy.min_separation, 1))  # rounds that a user can join
     if silos > 1 and not kinds.samplers[privacy.sampling].takes("silos"):
-        raise SottoError(f"privacy.sampling={privacy.sampling!r} has no accounting for one person in {silos} silos")
+        raise SottoError(
+            f"privacy.sampling={privacy.sampling!r} has no accounting for one person in {silos} silos; use 'poisson'"
+        )
     return kinds.samplers.build(
         privacy.sampling,
         user_rate=privacy.cohort / privacy.users,
