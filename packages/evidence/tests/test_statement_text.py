@@ -181,10 +181,9 @@ def test_against_the_server_another_epsilon_is_told_with_who_may_collude():
     assert "updates are replaced by zeros in all rounds that they join, 2 at most" in line
     assert line.endswith(f": {epsilon_text(MASKED.epsilon_server)}")
     assert "6 honest devices of a sum add 0.8 times the clip norm together" in rows(MASKED)["noise"]
-    assert (
-        f"the server with up to 2 devices: one sum over 6 other devices or more, with the noise of the devices (ε = {epsilon_text(MASKED.epsilon_server)})"
-        in rows(MASKED)["who sees what"]
-    )
+    sees = "one sum over 6 other devices or more, with the noise of the devices"
+    epsilon = epsilon_text(MASKED.epsilon_server)
+    assert f"the server with up to 2 devices: {sees} (ε = {epsilon})" in rows(MASKED)["who sees what"]
     assert "sum over 8 devices or more" in "; ".join(rows(MASKED)["who sees what"])
     assert "simulation" not in prose(MASKED)
     assert "this run was a simulation" in prose(replace(MASKED, registered=None))

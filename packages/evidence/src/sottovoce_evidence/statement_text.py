@@ -180,8 +180,12 @@ def _noise(statement: Statement) -> list[str]:
         z = f"the noise is {mechanism.noise_multiplier * over:.4g} times that of one round"
         lines.append(f"correlated over rounds by {matrix}; the run's sensitivity is {over:.4g} times a round's, {z}")
     if (devices := mechanism.devices) is not None:
-        least = f"{count_of(devices.honest, 'honest device')} of a sum add {devices.noise_multiplier:.4g} times the clip norm"
-        lines.append(f"{least} together{'' if statement.across_devices else '; this run was a simulation of them'}")
+        theirs = (
+            f"{count_of(devices.honest, 'honest device')} of a sum add {devices.noise_multiplier:.4g} times the clip"
+        )
+        lines.append(
+            f"{theirs} norm together{'' if statement.across_devices else '; this run was a simulation of them'}"
+        )
     if mechanism.bit_noise is not None:
         lines.append(f"{mechanism.bit_noise:g} on each count of clipped users, charged together with the update")
     if statement.privacy.noise_schedule:
