@@ -1428,8 +1428,8 @@ def threshold_for_free():
     """The chance that a threshold fails is not taken from δ."""
     from sottovoce_evidence.accounting import events
 
-    events.ThresholdedHistogram.__getattribute__ = lambda self, name: (
-        1e-30 if name == "delta" else object.__getattribute__(self, name)
+    events.GaussianRelease.__getattribute__ = lambda self, name: (
+        0.0 if name == "giveaway" else object.__getattribute__(self, name)
     )
 
 
@@ -1470,7 +1470,7 @@ def unknown_events_skipped():
     from sottovoce.runs import ledger
     from sottovoce_evidence.errors import SottoError
 
-    real = ledger.event_from_json
+    real = ledger.Event.from_json
 
     def lenient(data):
         try:
@@ -1478,7 +1478,7 @@ def unknown_events_skipped():
         except SottoError:
             return real({"kind": "sampled-gaussian", "noise_multiplier": 9.0, "sampling": "poisson", "user_rate": 0.1})
 
-    ledger.event_from_json = lenient
+    ledger.Event.from_json = lenient
 
 
 # --- several processes -----------------------------------------------------------------------------------------------

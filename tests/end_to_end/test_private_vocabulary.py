@@ -19,7 +19,7 @@ from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import SampledGaussian
-from sottovoce_evidence.accounting.events import ThresholdedHistogram
+from sottovoce_evidence.accounting.events import GaussianRelease
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.statement_text import prose
@@ -67,9 +67,7 @@ def test_shared_words_are_found_and_paid_for_and_nobodys_own_is(sotto: Sotto, co
     assert facts["words_found"] == len(WORDS) + 1
     (line,) = read_lines(out / "ledger.jsonl")
     assert (line["what"], line["count"]) == ("private vocabulary", 1)
-    assert line["event"] == {
-        "kind": "thresholded-histogram", "noise_multiplier": facts["noise_multiplier"], "delta": 5e-6,
-    }  # fmt: skip
+    assert line["event"] == GaussianRelease(facts["noise_multiplier"], 5e-6).to_json()
     assert len(StoreLedger(out / "ledger.jsonl").spent()) == 1
     assert answer["users_seen"] == PEOPLE
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
@@ -151,7 +149,7 @@ def test_a_model_is_charged_for_the_words_it_is_released_with(corpus: Path, tmp_
     with pytest.raises(SottoError, match="delta"):  # the threshold alone uses up so small a δ
         sottovoce.train(recipe.replace(privacy={"delta": 5e-6}), tmp_path / "refused")
     statement = sottovoce.train(recipe, tmp_path / "run").statement
-    words = (ThresholdedHistogram(facts["noise_multiplier"], 5e-6), 1)
+    words = (GaussianRelease(facts["noise_multiplier"], 5e-6), 1)
     rounds = (SampledGaussian(1.2, "poisson", 9 / 350), 3)
     assert StoreLedger(tmp_path / "store" / "ledger.jsonl").spent() == [words, rounds]
     assert statement.epsilon == pytest.approx(accounting.epsilon([words, rounds], 1e-4))

@@ -19,7 +19,7 @@ from sottovoce.commands.train import resume
 from sottovoce.runs import checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.ledger import PREPARATION, StoreLedger
-from sottovoce_evidence.accounting import SampledGaussian, ThresholdedHistogram
+from sottovoce_evidence.accounting import GaussianRelease, SampledGaussian
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.ledger import chained
 from sottovoce_evidence.recipe import Recipe
@@ -276,7 +276,7 @@ def test_people_who_were_charged_for_some_rounds_only(ready: Path, tmp_path: Pat
 
 
 def test_a_claim_without_the_words_that_were_paid_for(ready: Path, tmp_path: Path, people: StoreLedger) -> None:
-    people.charge(PREPARATION, "private vocabulary", ThresholdedHistogram(2.0, 1e-6), 1)
+    people.charge(PREPARATION, "private vocabulary", GaussianRelease(2.0, 1e-6), 1)
     result = release_run(ready, tmp_path / "out")
     assert any("the statement's charges come to" in reason for reason in result.reasons)
     assert not (tmp_path / "out").exists()

@@ -26,7 +26,7 @@ from sottovoce.runs.ledger import read_ledger
 from sottovoce.training.types import Task
 from sottovoce_evidence import accounting, bounds
 from sottovoce_evidence import sampling as numbers
-from sottovoce_evidence.accounting import event_from_json, events
+from sottovoce_evidence.accounting import Event, events
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.mechanism import sampler_of
 from sottovoce_evidence.recipe import Privacy, Recipe
@@ -156,7 +156,7 @@ def test_a_sampler_of_ones_own_is_planned_charged_and_stated(run_block, tmp_path
     assert "sampling: everyone, of the owner's own code" in prose(run.statement)
     charged = read_ledger(tmp_path / "run" / "ledger.jsonl").spent
     assert charged == [(made["AllJoin"](z), 2)]
-    assert event_from_json(made["AllJoin"](z).to_json()) == made["AllJoin"](z)
+    assert Event.from_json(made["AllJoin"](z).to_json()) == made["AllJoin"](z)
     with pytest.raises(SottoError, match=r"cohort=20 must be privacy\.users=60"):
         resolve(recipe.replace(privacy={"cohort": 20}))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from sottovoce_evidence.accounting import BestOfRuns, ThresholdedHistogram, epsilon
+from sottovoce_evidence.accounting import BestOfRuns, GaussianRelease, epsilon
 from sottovoce_evidence.bounds import joint_norm
 from sottovoce_evidence.files import CHECKSUM, Json, as_json, pretty, sealed, sha256_of
 from sottovoce_evidence.ledger import chained, release_ledger
@@ -57,7 +57,7 @@ MASKED = TURNS.replace(
         "server_noise_multiplier": 0.8,
     }
 )
-WORDS = ThresholdedHistogram(20.0, 1e-8)
+WORDS = GaussianRelease(20.0, 1e-8)
 FACTS_OF_A_RUN = RunFacts(
     run="1234567890ab",
     rounds_planned=6,

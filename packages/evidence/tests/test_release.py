@@ -47,7 +47,7 @@ def test_a_header_of_weights_that_does_not_fit_the_file_is_refused(tmp_path: Pat
         ([{"kind": "correlated-gaussian", "rounds": 10**8}], "must be a whole number"),
         ([{"kind": "correlated-gaussian", "coefficients": [1.0] * 10_001}], "numbers of one charge"),
         (["an event"], "is no object"),
-        ([{"kind": "best-of-runs", "run": [{"event": {"kind": "covered"}, "count": 1}] * 41}], "kinds of rounds"),
+        ([{"kind": "best-of-runs", "run": [[{"kind": "covered"}, 1]] * 41}], "kinds of rounds"),
     ],
 )
 def test_charges_that_take_too_long_are_refused(events: list, words: str) -> None:

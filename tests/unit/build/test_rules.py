@@ -30,7 +30,7 @@ from sottovoce.build.rules import (
 from sottovoce.models.lora import Adapters, Survey
 from sottovoce_evidence import rules as guarantee
 from sottovoce_evidence.accounting import Spent
-from sottovoce_evidence.accounting.events import SampledGaussian, ThresholdedHistogram
+from sottovoce_evidence.accounting.events import GaussianRelease, SampledGaussian
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe, shipped_recipes
 from sottovoce_evidence.statement import Evidence, RunFacts, VocabularyFacts, state
@@ -405,7 +405,7 @@ def test_a_schedule_that_makes_no_sense_is_refused_by_its_key(
 
 
 def test_a_delta_that_the_vocabulary_uses_up_is_refused_without_a_budget_too() -> None:
-    words = ((ThresholdedHistogram(1.0, 0.005), 1),)
+    words = ((GaussianRelease(1.0, 0.005), 1),)
     with pytest.raises(SottoError, match="delta"):
         check(SCOPES["recipe"](case(privacy(delta=0.004), before=words)))
 

@@ -22,7 +22,8 @@ from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 from sottovoce.runs.checkpoint import digest
 from sottovoce.runs.ledger import StoreLedger
 from sottovoce_evidence import accounting, files
-from sottovoce_evidence.accounting import HeldOutSums
+from sottovoce_evidence.accounting import GaussianRelease
+from sottovoce_evidence.accounting.events import HELD_OUT
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.statement import state
 from sottovoce_evidence.verify import read_evidence, verify_release
@@ -68,7 +69,9 @@ def test_the_charge_is_on_disk_before_the_noise_is_drawn(run, store, monkeypatch
     ((charges, users, event),) = seen
     assert charges == [(event, 1)]
     assert users == Store.open(store, "test", privately=True).users
-    assert event == found.accuracy.terms.event == HeldOutSums(found.accuracy.terms.noise_multiplier, 16)
+    assert (
+        event == found.accuracy.terms.event == GaussianRelease(found.accuracy.terms.noise_multiplier, people=HELD_OUT)
+    )
     assert accounting.epsilon([(event, 1)], 1e-5) <= 2.0
     assert accounting.epsilon([(event, 1)], 1e-5) == found.epsilon_held_out
 

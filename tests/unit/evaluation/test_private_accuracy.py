@@ -11,15 +11,15 @@ from sottovoce.evaluation.private_prediction import accuracy_of
 from sottovoce.privacy import bounded_sums
 from sottovoce.privacy.bounded_sums import BoundedSums, NoisySums
 from sottovoce_evidence import private_accuracy
-from sottovoce_evidence.accounting import HeldOutSums
-from sottovoce_evidence.errors import SettingError
+from sottovoce_evidence.accounting import GaussianRelease
+from sottovoce_evidence.accounting.events import HELD_OUT
 from sottovoce_evidence.private_accuracy import PrivateAccuracy, Terms, faults, loss_bound
 
 TERMS = Terms(2.0, 1e-6, 2.2, 100, 18.4)
 
 
 def test_the_terms_name_their_charge():
-    assert TERMS.event == HeldOutSums(2.2, 100)
+    assert TERMS.event == GaussianRelease(2.2, people=HELD_OUT)
 
 
 def test_what_the_noise_hides_is_said():
@@ -69,12 +69,6 @@ def test_what_an_evaluation_found_has_no_fault():
 def test_figures_that_no_evaluation_has_are_faults(figures, terms):
     found = accuracy_of(SUMS, MECHANISM, OF_WORDS)
     assert list(faults(replace(found, **figures, terms=replace(OF_WORDS, **terms)), WORDS))
-
-
-@pytest.mark.parametrize("tokens", [0, -5, 10**9, 2.5])
-def test_a_charge_is_for_a_possible_number_of_tokens(tokens):
-    with pytest.raises(SettingError, match="must be from 1 to 65536"):
-        HeldOutSums(2.2, tokens)
 
 
 def test_the_noise_of_counts_is_the_one_that_is_drawn():

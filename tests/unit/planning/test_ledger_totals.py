@@ -14,14 +14,13 @@ from sottovoce_evidence.accounting import (
     BestOfRuns,
     CorrelatedGaussian,
     Covered,
-    HeldOutSums,
+    GaussianRelease,
     NonPrivate,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
     epsilons,
 )
-from sottovoce_evidence.accounting.events import ADDED
+from sottovoce_evidence.accounting.events import ADDED, HELD_OUT
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
 from sottovoce_evidence.accounting.matrices import Banded, Participation
 from sottovoce_evidence.errors import SottoError
@@ -30,7 +29,7 @@ from sottovoce_evidence.ledger import release_ledger
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 LOUDER = SampledGaussian(1.3, "poisson", 0.01)
 FIXED = SampledGaussian(1.0, "fixed", 0.01, cohort=10, users=1000)
-NAMES = ThresholdedHistogram(5.0, 1e-8)
+NAMES = GaussianRelease(5.0, 1e-8)
 
 
 def of_run(path: Path, events, run: str = "a") -> Path:
@@ -72,7 +71,7 @@ def test_a_store_is_judged_over_all_its_runs(tmp_path) -> None:
 
 
 def test_held_out_users_are_judged_apart_but_with_those_of_another_store(tmp_path) -> None:
-    sums = HeldOutSums(2.0, 100)
+    sums = GaussianRelease(2.0, people=HELD_OUT)
     path = of_store(tmp_path / "store" / "ledger.jsonl", [("a", ROUND, 100), (EVALUATION, sums, 2)])
     judged = judge_ledgers([path], [1e-6])
     assert judged.total.epsilons[0]["epsilon"] == epsilon([(ROUND, 100)], 1e-6)

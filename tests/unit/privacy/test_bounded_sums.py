@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sottovoce.privacy import bounded_sums
 from sottovoce.privacy.bounded_sums import LOSS_STEPS, RANKS, BoundedSums
 from sottovoce.privacy.noise import Scale, draw_one
-from sottovoce_evidence.accounting import HeldOutSums, SampledGaussian
+from sottovoce_evidence.accounting import GaussianRelease, SampledGaussian
+from sottovoce_evidence.accounting.events import HELD_OUT
 from sottovoce_evidence.errors import SottoError
 
 MECHANISM = BoundedSums(1.5, 20)
@@ -56,7 +57,7 @@ def test_what_a_user_adds_by_hand():
 
 def test_the_shares_are_one_gaussian_of_the_noise_multiplier():
     assert sum(part.share for part in MECHANISM.parts.values()) == pytest.approx(1)
-    assert MECHANISM.event() == HeldOutSums(1.5, 20)
+    assert MECHANISM.event() == GaussianRelease(1.5, people=HELD_OUT)
     assert MECHANISM.event().gaussians() == (SampledGaussian(1.5, "poisson", 1.0),)
 
 

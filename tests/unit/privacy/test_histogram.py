@@ -10,7 +10,7 @@ from scipy import special, stats
 
 from sottovoce.privacy.histogram import NoisyCount, NoisyHistogram
 from sottovoce.privacy.noise import Scale, rounded_gaussian
-from sottovoce_evidence.accounting.events import SampledGaussian, ThresholdedHistogram
+from sottovoce_evidence.accounting.events import GaussianRelease, SampledGaussian
 from sottovoce_evidence.errors import SottoError
 
 SETTINGS = [(1, 0.1), (1, 4.0), (2, 0.7), (25, 2.299), (400, 4.366), (2**16, 8.0)]
@@ -19,7 +19,7 @@ SETTINGS = [(1, 0.1), (1, 4.0), (2, 0.7), (25, 2.299), (400, 4.366), (2**16, 8.0
 @pytest.mark.parametrize(("names", "z"), SETTINGS)
 def test_what_is_charged_is_the_noise_over_the_sensitivity(names: int, z: float) -> None:
     histogram = NoisyHistogram(names, z, 5e-7)
-    assert histogram.event() == ThresholdedHistogram(z, 5e-7)
+    assert histogram.event() == GaussianRelease(z, 5e-7)
     assert histogram.noise_std / math.sqrt(names) == pytest.approx(z)
 
 

@@ -16,11 +16,11 @@ from sottovoce.privacy.mechanism import Mechanism
 from sottovoce.privacy.sampling import SAMPLERS, Examples, FixedSize, InTurn, MinSeparation, Poisson
 from sottovoce_evidence.accounting import (
     Covered,
+    Event,
     NonPrivate,
     SampledExamples,
     SampledGaussian,
     epsilon,
-    event_from_json,
 )
 from sottovoce_evidence.accounting.events import ADDED
 from sottovoce_evidence.accounting.matrices import Banded, Identity, Participation
@@ -204,7 +204,7 @@ def test_a_turn_of_hardly_any_noise_is_charged_what_it_costs():
 
 def test_what_is_covered_costs_nothing_and_is_read_back():
     assert epsilon([(ONE, 1), (Covered(1.5), 9)], 1e-5, "rdp") == epsilon([(ONE, 1)], 1e-5, "rdp")
-    assert event_from_json(Covered(1.5).to_json()) == Covered(1.5)
+    assert Event.from_json(Covered(1.5).to_json()) == Covered(1.5)
     assert Covered(1.5).relation == ONE.relation
 
 

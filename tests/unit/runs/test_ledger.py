@@ -8,7 +8,8 @@ import pytest
 from sottovoce.runs import hash_chain as chain_module
 from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import EVALUATION, NONE, Commit, FellBehind, Ledger, StoreLedger, read_ledger
-from sottovoce_evidence.accounting import HeldOutSums, NonPrivate, SampledGaussian
+from sottovoce_evidence.accounting import GaussianRelease, NonPrivate, SampledGaussian
+from sottovoce_evidence.accounting.events import HELD_OUT
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.ledger import chained
 
@@ -127,7 +128,7 @@ def test_the_ledger_of_a_store_adds_up_all_runs(tmp_path):
 
 
 def test_held_out_users_have_a_total_of_their_own(tmp_path):
-    store, sums = StoreLedger(tmp_path / "ledger.jsonl"), HeldOutSums(2.0, 100)
+    store, sums = StoreLedger(tmp_path / "ledger.jsonl"), GaussianRelease(2.0, people=HELD_OUT)
     store.charge("one", "training", EVENT, 100)
     store.charge(EVALUATION, "private evaluation", sums, 1)
     store.charge(EVALUATION, "private evaluation", sums, 1)

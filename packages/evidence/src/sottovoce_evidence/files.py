@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
+from functools import cache
 from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
@@ -73,12 +74,13 @@ class Facts:
     @classmethod
     def from_json(cls, values: Json) -> Self:
         """Of a JSON object, what there are fields for. A TypeError where one that has no default is missing."""
-        kinds = get_type_hints(cls)
+        kinds = _kinds(cls)
         known = [each for each in fields(cls) if each.name in values]
         nulls = {each.name: each.metadata.get("null", math.nan) for each in known}
         return cls(**{name: _read(kinds[name], values[name], null) for name, null in nulls.items()})
 
 
+_kinds = cache(get_type_hints)
 _NAMES = {int: "a whole number", str: "a text", bool: "true or false"}
 
 

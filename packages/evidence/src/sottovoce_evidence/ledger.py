@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from sottovoce_evidence.accounting import Event, event_from_json
+from sottovoce_evidence.accounting import Event
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Json, parse_json, read_plain
 
@@ -57,7 +57,7 @@ def read_release(path: Path) -> tuple[str, list[Json]]:
 
 def charges_of(charges: Iterable[Json]) -> list[tuple[Event, int]]:
     """The events of such charges."""
-    found = [(event_from_json(one["event"]), one["count"]) for one in charges]
+    found = [(Event.from_json(one["event"]), one["count"]) for one in charges]
     if any(type(count) is not int or count < 0 for _, count in found):
         raise SottoError("a charge must have a whole number as its count")
     return found

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
-from sottovoce_evidence.accounting import HeldOutSums
-from sottovoce_evidence.accounting.events import MOST_TOKENS
+from sottovoce_evidence.accounting.events import HELD_OUT, MOST_TOKENS, GaussianRelease
 from sottovoce_evidence.files import Facts
 
 MOST_EPSILON, MOST_DELTA = 20.0, 1e-4
@@ -28,9 +27,9 @@ class Terms(Facts):
     loss_bound: float
 
     @property
-    def event(self) -> HeldOutSums:
+    def event(self) -> GaussianRelease:
         """What was charged."""
-        return HeldOutSums(self.noise_multiplier, self.tokens_per_user)
+        return GaussianRelease(self.noise_multiplier, people=HELD_OUT)
 
     @property
     def rank_noise(self) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import FACTS as LARGEST_FACTS
-from sottovoce_evidence.files import LINES, TOKENS, Json
+from sottovoce_evidence.files import LINES, TOKENS, Json, open_plain, parse_json
 from sottovoce_evidence.signature import MANIFEST, SIGNATURE, SIGNER, shown
 
 STATEMENT, FACTS, LEDGER, RECIPE = "privacy.json", "facts.json", "ledger.jsonl", "training.toml"
@@ -103,7 +103,7 @@ def _moved(event: Json) -> float:
 def _with_inner(event: object) -> list[object]:
     """An event, and those of one run where it is the best of several."""
     run = event.get("run") if isinstance(event, dict) else None
-    return [event, *(one.get("event") if isinstance(one, dict) else one for one in run)] if run else [event]
+    return [event, *(one[0] if isinstance(one, list) and one else one for one in run)] if run else [event]
 
 
 def is_release(path: Path) -> bool:
@@ -114,8 +114,6 @@ def is_release(path: Path) -> bool:
 
 def numbers_in(weights: Path) -> int:
     """How many numbers a safetensors file has, by its header, which must fit its size."""
-    from sottovoce_evidence.files import open_plain, parse_json
-
     size = weights.stat().st_size
     with open_plain(weights) as file:
         length = int.from_bytes(file.read(8), "little")

@@ -47,20 +47,25 @@ class Signed:
     signature_faults: tuple[str, ...] = ()
     not_signed: tuple[str, ...] = ()  # files that git or a download added
     unsigned: bool = False  # it has neither list nor signature
+    hashes: dict[str, str] = field(default_factory=dict, compare=False)  # of every plain file that is not too large
     sizes: dict[str, int] = field(default_factory=dict, compare=False)  # bytes of every plain file
     odd: tuple[str, ...] = field(default=(), compare=False)  # links, pipes, folders in folders in folders
 
 
 def fingerprint(key: Ed25519PublicKey) -> str:
     """The name of a key, as `ssh-keygen -l` prints it."""
-    return "SHA256:" + base64.b64encode(hashlib.sha256(_blob(key)).digest()).decode().rstrip("=")
+    return _name_of(_blob(key))
+
+
+def _name_of(blob: bytes) -> str:
+    return "SHA256:" + base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
 
 
 def public_fingerprint(file: Path) -> str:
     """That of a public key in OpenSSH's form, as `signer.pub` of a release has it."""
     match read_plain(file, _LARGEST).split():
         case [kind, encoded, *_] if kind == _TYPE:
-            return "SHA256:" + base64.b64encode(hashlib.sha256(base64.b64decode(encoded)).digest()).decode().rstrip("=")
+            return _name_of(base64.b64decode(encoded))
     raise SottoError(f"{file} is not a public key of the kind {_TYPE.decode()}; name the owner's signer.pub")
 
 
@@ -100,17 +105,14 @@ def check_folder(folder: Path, purpose: str, largest: Callable[[str], float] = _
     others but `not_signed`.
     """
     found = _walk(folder, largest)
-    return replace(_checked(folder, purpose, found), sizes=found.sizes, odd=found.odd)
-
-
-def _checked(folder: Path, purpose: str, found: _Found) -> Signed:
     file_faults = [f"{shown(name)} is not a plain file" for name in found.odd]
     file_faults += [f"{shown(name)} is too large" for name in sorted(found.sizes.keys() - found.hashes.keys())]
     if not {MANIFEST, SIGNATURE, SIGNER} & (set(found.sizes) | set(found.odd)):
-        return Signed(file_faults=tuple(file_faults), not_signed=found.skipped, unsigned=True)
+        return replace(found, file_faults=tuple(file_faults), unsigned=True)
     manifest = _read(folder / MANIFEST) if MANIFEST in found.hashes else None
     if manifest is None:
-        return Signed(None, (*file_faults, f"{MANIFEST} is missing"), (f"{MANIFEST} is missing",), found.skipped)
+        missing = f"{MANIFEST} is missing"
+        return replace(found, file_faults=(*file_faults, missing), signature_faults=(missing,))
     try:
         listed = _read_manifest(manifest)
     except ValueError as error:
@@ -131,18 +133,10 @@ def _checked(folder: Path, purpose: str, found: _Found) -> Signed:
             signature_faults.append(f"{SIGNER} is not the key that signed")
     except ValueError as error:
         signature_faults.append(str(error))
-    return Signed(signer, tuple(file_faults), tuple(signature_faults), found.skipped)
+    return replace(found, signer=signer, file_faults=tuple(file_faults), signature_faults=tuple(signature_faults))
 
 
-@dataclass(frozen=True)
-class _Found:
-    hashes: dict[str, str]
-    sizes: dict[str, int]
-    odd: tuple[str, ...]  # links, pipes and the like
-    skipped: tuple[str, ...]
-
-
-def _walk(folder: Path, largest: Callable[[str], float]) -> _Found:
+def _walk(folder: Path, largest: Callable[[str], float]) -> Signed:
     """The hash of every plain file in a folder that is not too large. Links are not followed."""
     hashes, sizes, odd = {}, {}, []
     skipped = tuple(name for name in NOT_RELEASED if os.path.lexists(folder / name))
@@ -159,7 +153,7 @@ def _walk(folder: Path, largest: Callable[[str], float]) -> _Found:
         except OSError:  # such as a path that is too long: it was not read
             pass
         odd.append(name)
-    return _Found(hashes, sizes, tuple(sorted(odd)), skipped)
+    return Signed(not_signed=skipped, hashes=hashes, sizes=sizes, odd=tuple(sorted(odd)))
 
 
 def _entries(folder: Path, top: Path) -> Iterator[tuple[str, Path]]:

@@ -19,7 +19,6 @@ from sottovoce_evidence.accounting import (
     Event,
     NonPrivate,
     Spent,
-    ThresholdedHistogram,
     total_of,
 )
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
@@ -434,7 +433,7 @@ class Evidence:
     @property
     def before(self) -> list[tuple[Event, int]]:
         """What the same people were charged before the first round: for the vocabulary, and the runs it starts from."""
-        words = [(event, count) for event, count in self.charged if isinstance(event, ThresholdedHistogram)]
+        words = [(event, count) for event, count in self.charged if event.giveaway > 0]
         return [*words, *(self.facts.start.charged if self.facts.start else ())]
 
     @property
@@ -553,7 +552,7 @@ def charge_faults(evidence: Evidence) -> Iterator[str]:
     if facts.start and total_of(facts.start.charged) - total_of(evidence.charged):
         yield "it does not charge the runs that the model starts from, whose people are this run's"
     yield from _fact_faults(evidence, mechanism)
-    if facts.vocabulary.private != any(isinstance(event, ThresholdedHistogram) for event, _ in evidence.charged):
+    if facts.vocabulary.private != any(event.giveaway > 0 for event, _ in evidence.charged):
         yield "a vocabulary is charged, or found in the users' own text, and not both"
     choices = [event for event in charged if isinstance(event, BestOfRuns)]
     if bool(facts.chosen) != bool(choices):
@@ -587,7 +586,7 @@ def _fact_faults(evidence: Evidence, mechanism: Mechanism) -> Iterator[str]:
         yield "the server made more keys than there are devices"
     if facts.registered is not None and facts.registered.devices < recipe.federation.survivors:
         yield f"a sum is over {recipe.federation.survivors} devices, and {facts.registered.devices} are registered"
-    found = [(event, count) for event, count in evidence.charged if isinstance(event, ThresholdedHistogram)]
+    found = [(event, count) for event, count in evidence.charged if event.giveaway > 0]
     if found and words.epsilon is not None and words.delta is not None:
         try:
             cost = accounting.epsilon(found, words.delta)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from examples import first_of
-from sottovoce_evidence.accounting import ACCOUNTANTS, NonPrivate, SampledGaussian, ThresholdedHistogram, epsilon
+from sottovoce_evidence.accounting import ACCOUNTANTS, GaussianRelease, NonPrivate, SampledGaussian, epsilon
 from sottovoce_evidence.accounting.calibration import calibrate
 from sottovoce_evidence.errors import SottoError
 
@@ -31,7 +31,7 @@ def test_the_answer_is_the_smallest_within_half_a_percent(accountant, q, rounds,
 @pytest.mark.parametrize("accountant", ["pld", "moments", pytest.param("rdp", marks=pytest.mark.slow)])
 def test_a_common_factor_keeps_unequal_rounds_within_epsilon(accountant) -> None:
     planned = [(0.7, 0.01, 300), (1.0, 0.02, 100)]
-    before = [(ThresholdedHistogram(10.0, 1e-8), 1), (poisson(3.0, 0.01), 20)]
+    before = [(GaussianRelease(10.0, 1e-8), 1), (poisson(3.0, 0.01), 20)]
 
     def spent(factor: float) -> list[Any]:
         return [*before, *((poisson(factor * z, q), count) for z, q, count in planned)]
@@ -71,6 +71,6 @@ def test_a_target_that_no_noise_reaches_is_an_error() -> None:
     with pytest.raises(SottoError, match="ε = inf"):
         calibrate(rounds, 0.5, 1e-6, before=[(NonPrivate(), 1)])
     with pytest.raises(SottoError, match="must be above 1e-05"):
-        calibrate(rounds, 0.5, 1e-6, before=[(ThresholdedHistogram(10.0, 1e-5), 1)])
+        calibrate(rounds, 0.5, 1e-6, before=[(GaussianRelease(10.0, 1e-5), 1)])
     with pytest.raises(SottoError, match="cannot be reached with accountant='rdp'"):
         calibrate(rounds, 0.001, 1e-9, "rdp")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from examples import examples, first_of
 from sottovoce_evidence.accounting import (
     ACCOUNTANTS,
+    GaussianRelease,
     NonPrivate,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
     epsilon_curve,
     epsilons,
@@ -114,7 +114,7 @@ def test_unequal_rounds_compose_as_dp_accounting_composes_them(rounds) -> None:
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_a_curve_follows_the_rounds_in_their_order(accountant) -> None:
     quiet, loud = poisson(2.0, 0.01), poisson(0.8, 0.01)
-    before = [(ThresholdedHistogram(8.0, 1e-9), 1)]
+    before = [(GaussianRelease(8.0, 1e-9), 1)]
     curve = epsilon_curve([(quiet, 100), (loud, 60)], 1e-6, accountant, before)
     for t, spent in {1: [(quiet, 1)], 100: [(quiet, 100)], 160: [(quiet, 100), (loud, 60)]}.items():
         exact = epsilon([*before, *spent], 1e-6, accountant)
@@ -129,7 +129,7 @@ def test_a_curve_follows_the_rounds_in_their_order(accountant) -> None:
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_curve_is_for_one_relation_from_its_beginning(accountant) -> None:
     """Of words that were paid for before rounds of a fixed cohort, and of rounds of both kinds."""
-    words, first, then = ThresholdedHistogram(5.0, 1e-9), poisson(1.0, 0.01), fixed(2.0, 10, 1000)
+    words, first, then = GaussianRelease(5.0, 1e-9), poisson(1.0, 0.01), fixed(2.0, 10, 1000)
     curve = epsilon_curve([(first, 3), (then, 2)], 1e-6, accountant, [(words, 1)])
     assert curve(0) == epsilon([(words, 1)], 1e-6, accountant, replaced=True)
     assert curve(3) == pytest.approx(epsilon([(words, 1), (first, 3)], 1e-6, accountant, replaced=True), rel=0.01)
@@ -147,7 +147,7 @@ def test_a_curve_is_infinite_from_a_release_without_protection_on() -> None:
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta(accountant) -> None:
-    names = ThresholdedHistogram(5.0, 1e-7)
+    names = GaussianRelease(5.0, 1e-7)
     rounds = (poisson(1.0, 0.01), 200)
     value = epsilon([rounds, (names, 2)], 1e-6, accountant)
     gaussians = epsilon([rounds, (poisson(5.0, 1.0), 2)], 1e-6 - 2e-7, accountant)
@@ -159,7 +159,7 @@ def test_a_histogram_is_a_gaussian_over_everyone_and_a_share_of_delta(accountant
 @pytest.mark.parametrize("accountant", ["rdp", "moments"])
 def test_histograms_of_one_noise_and_rounds_that_everyone_joins_are_all_charged(accountant) -> None:
     """They are the same Gaussian to the accountants, and must be added up, not take each other's place."""
-    names = [(ThresholdedHistogram(5.0, 1e-7), 1), (ThresholdedHistogram(5.0, 2e-7), 1)]
+    names = [(GaussianRelease(5.0, 1e-7), 1), (GaussianRelease(5.0, 2e-7), 1)]
     value = epsilon([*names, (poisson(5.0, 1.0), 3)], 1e-6, accountant)
     assert value == pytest.approx(epsilon([(poisson(5.0, 1.0), 5)], 1e-6 - 3e-7, accountant) + 3e-7, rel=1e-9)
 
@@ -167,7 +167,7 @@ def test_histograms_of_one_noise_and_rounds_that_everyone_joins_are_all_charged(
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_histogram_beside_fixed_size_rounds_is_charged_for_replacing(accountant) -> None:
     rounds = (fixed(2.0, 100, 10_000), 200)
-    value = epsilon([rounds, (ThresholdedHistogram(5.0, 1e-7), 1)], 1e-6, accountant)
+    value = epsilon([rounds, (GaussianRelease(5.0, 1e-7), 1)], 1e-6, accountant)
     assert value == pytest.approx(epsilon([rounds, (fixed(5.0, 50, 50), 1)], 9e-7, accountant), rel=1e-3)
 
 
@@ -180,7 +180,7 @@ def test_what_a_shown_name_costs_is_exact(replaced) -> None:
     kept = 1 - shown
     with_user = shown + kept * _gaussian_delta(z, ε if replaced else ε - math.log(kept))
     without = shown + kept * δ if replaced else _gaussian_delta(z, ε + math.log(kept))
-    event = ThresholdedHistogram(z * 2 if replaced else z, shown)
+    event = GaussianRelease(z * 2 if replaced else z, shown)
     charged = [(event, 1)] + ([(fixed(1e6, 1, 1), 1)] if replaced else [])
     for truth in (with_user, without):
         if truth > shown:

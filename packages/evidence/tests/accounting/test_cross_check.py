@@ -9,10 +9,10 @@ import pytest
 from sottovoce_evidence.accounting import (
     CorrelatedGaussian,
     Covered,
+    GaussianRelease,
     NonPrivate,
     SampledExamples,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
 )
 from sottovoce_evidence.accounting.cross_check import dp_accounting_epsilon
@@ -26,7 +26,7 @@ TURN = SampledGaussian(4.0, "fixed", 1.0, cohort=1, users=1)
 @pytest.mark.parametrize(
     "spent",
     [
-        [(ROUND, 6), (ThresholdedHistogram(2.0, 1e-6), 1)],
+        [(ROUND, 6), (GaussianRelease(2.0, 1e-6), 1)],
         [(TURN, 3), (Covered(4.0), 5)],
         [(CorrelatedGaussian(0.8, Banded((1.0, 0.5)), Participation(20, 5, 3)), 1), (Covered(0.8, ADDED), 19)],
         [(SampledExamples(4.0, 0.05, 6), 12), (ROUND, 2)],
@@ -42,7 +42,7 @@ def test_it_agrees_with_ours(spent):
     ("spent", "delta", "theirs"),
     [
         ([(SampledGaussian(1.0, "poisson", 0.01), 1000)], 1e-6, 3.2142),
-        ([(ROUND, 6), (ThresholdedHistogram(2.0, 1e-6), 1), (TURN, 3)], 1e-4, None),
+        ([(ROUND, 6), (GaussianRelease(2.0, 1e-6), 1), (TURN, 3)], 1e-4, None),
         ([(CorrelatedGaussian(0.8, Banded((1.0, 0.5)), Participation(20, 5, 3)), 1)], 1e-4, None),
     ],
     ids=["sampled", "of three kinds", "correlated"],

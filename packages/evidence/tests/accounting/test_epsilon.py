@@ -17,9 +17,9 @@ from examples import first_of
 from sottovoce_evidence import accounting
 from sottovoce_evidence.accounting import (
     Covered,
+    GaussianRelease,
     NonPrivate,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
     epsilon_curve,
     relation_of,
@@ -237,7 +237,7 @@ def test_an_epsilon_beyond_what_a_float_can_hold_the_power_of_is_still_a_bound()
 def test_the_moments_accountant_has_no_epsilon_for_replacing_a_user() -> None:
     with pytest.raises(SottoError, match="no valid accounting for cohorts of fixed size"):
         epsilon([(poisson(1.0, 0.01), 1), (fixed(1.0, 10, 1000), 1)], 1e-6, "moments")
-    for charged in (poisson(1.0, 0.01), ThresholdedHistogram(1.0, 1e-9)):
+    for charged in (poisson(1.0, 0.01), GaussianRelease(1.0, 1e-9)):
         with pytest.raises(SottoError, match="nor for replacing a user"):
             epsilon([(charged, 1)], 1e-6, "moments", replaced=True)
 
@@ -254,8 +254,8 @@ def test_a_release_without_noise_has_no_epsilon_of_whatever_kind_it_is() -> None
     [
         ([poisson(1.0, 0.01)], "add-or-remove-one-user"),
         ([poisson(1.0, 0.01), HARDLY_ANYTHING], "replace-one-user"),
-        ([ThresholdedHistogram(1.0, 1e-9)], "add-or-remove-one-user"),
-        ([ThresholdedHistogram(1.0, 1e-9), HARDLY_ANYTHING], "replace-one-user"),
+        ([GaussianRelease(1.0, 1e-9)], "add-or-remove-one-user"),
+        ([GaussianRelease(1.0, 1e-9), HARDLY_ANYTHING], "replace-one-user"),
         ([Covered(1.0)], "replace-one-user"),
         ([poisson(1.0, 0.01), Covered(1.0)], "replace-one-user"),
         ([poisson(1.0, 0.01), NonPrivate()], None),
@@ -346,10 +346,10 @@ def test_curve_of_a_million_rounds(q) -> None:
         (lambda: calibrate([(poisson(1.0, 0.1), 10)], 0.0, 1e-6), "epsilon=0"),
         (lambda: calibrate([(poisson(1.0, 0.1), 0)], 1.0, 1e-6), "rounds=0"),
         (lambda: calibrate([(poisson(0.0, 0.1), 5)], 1.0, 1e-6), "above 0"),
-        (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.5, 1e-9, "moments"), r"below 0.6476.*/32.*'pld' can"),
-        (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.001, 1e-9, "rdp"), "'pld' can"),
+        (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.5, 1e-9, "moments"), r"below 0.6476.*accountant='pld'"),
+        (lambda: calibrate([(poisson(1.0, 1e-4), 10)], 0.001, 1e-9, "rdp"), "accountant='pld'"),
         (lambda: calibrate([(poisson(1.0, 1e-6), 1)], 1.0, 1e-3), "delta=0.001 is too large: hardly any noise"),
-        (lambda: calibrate([(poisson(1.0, 0.2), 40)], 1e300, 1e-5), r"epsilon=1e\+?300 is too large.*often 1 to 10"),
+        (lambda: calibrate([(poisson(1.0, 0.2), 40)], 1e300, 1e-5), r"epsilon=1e\+?300 at .* is too large"),
     ],
 )
 def test_errors_say_what_to_do(make, message) -> None:

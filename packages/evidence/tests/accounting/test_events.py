@@ -11,17 +11,16 @@ from sottovoce_evidence.accounting import (
     BestOfRuns,
     CorrelatedGaussian,
     Covered,
-    HeldOutSums,
+    Event,
+    GaussianRelease,
     NonPrivate,
     SampledExamples,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
-    event_from_json,
     relation_of,
 )
 from sottovoce_evidence.accounting.calibration import calibrate
-from sottovoce_evidence.accounting.events import ADDED, KINDS, REPLACED
+from sottovoce_evidence.accounting.events import ADDED, HELD_OUT, KINDS, REPLACED
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
 from sottovoce_evidence.accounting.matrices import Banded, Blt, Participation
 from sottovoce_evidence.errors import SottoError
@@ -44,8 +43,8 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
         poisson(1.0, 0.01),
         fixed(1.5, 10, 1000),
         SampledExamples(2.5, 0.01, 8),
-        ThresholdedHistogram(2.0, 1e-7),
-        HeldOutSums(3.0, 400),
+        GaussianRelease(2.0, 1e-7),
+        GaussianRelease(3.0, people=HELD_OUT),
         BestOfRuns(10.0, "logarithmic", ((poisson(1.0, 0.01), 100), (RUN, 1))),
         Covered(1.5),
         Covered(1.5, ADDED),
@@ -55,7 +54,7 @@ RUN = CorrelatedGaussian(0.8, Banded((1.0, 0.5, 0.375)), Participation(20, 5, 3)
     ],
 )
 def test_events_survive_json(event) -> None:
-    assert event_from_json(json.loads(json.dumps(event.to_json()))) == event
+    assert Event.from_json(json.loads(json.dumps(event.to_json()))) == event
 
 
 def test_relations() -> None:
@@ -63,19 +62,30 @@ def test_relations() -> None:
     assert fixed(1.0, 10, 1000).relation == "replace-one-user"
 
 
-@pytest.mark.parametrize("data", [{"kind": "laplace"}, {}, {"kind": "sampled-gaussian", "sigma": 1}])
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"kind": "laplace"},
+        {"kind": ["laplace"]},
+        {},
+        {"kind": "sampled-gaussian", "sigma": 1},
+        {**NonPrivate().to_json(), "text": "of somebody"},
+        {**poisson(1.0, 0.5).to_json(), "user_rate": "0.5"},
+        {**GaussianRelease(1.0).to_json(), "people": "nobody"},
+    ],
+)
 def test_unknown_events_are_refused(data) -> None:
-    with pytest.raises(SottoError, match="event"):
-        event_from_json(data)
+    with pytest.raises(SottoError, match=r"event|people"):
+        Event.from_json(data)
 
 
 def test_an_event_says_the_rounds_that_it_costs_as_much_as():
     assert poisson(1.0, 0.01).gaussians() == (poisson(1.0, 0.01),)
     assert SampledExamples(1.0, 0.01, 8).gaussians() == (SampledExamples(1.0, 0.01, 8),)
     assert SampledExamples(1.0, 0.01, 1).gaussians() == (poisson(1.0, 0.01),)  # an example is a user
-    assert ThresholdedHistogram(2.0, 1e-7).gaussians() == (poisson(2.0, 1.0),)  # a round that all users join
+    assert GaussianRelease(2.0, 1e-7).gaussians() == (poisson(2.0, 1.0),)  # a round that all users join
     assert Covered(1.5).gaussians() == NonPrivate().gaussians() == ()
-    given_away = [event.giveaway for event in (poisson(1.0, 0.01), ThresholdedHistogram(2.0, 1e-7), Covered(1.5))]
+    given_away = [event.giveaway for event in (poisson(1.0, 0.01), GaussianRelease(2.0, 1e-7), Covered(1.5))]
     assert given_away == [0.0, 1e-7, 0.0]
 
 
@@ -89,9 +99,9 @@ def test_calibration_chooses_the_noise_of_rounds_alone():
 
 
 @pytest.mark.parametrize("noise", [0.0, -1.0, math.inf, math.nan])
-def test_a_histogram_without_noise_is_refused(noise):
-    with pytest.raises(SottoError, match="above 0"):
-        ThresholdedHistogram(noise, 1e-7)
+def test_a_release_without_noise_is_refused(noise):
+    with pytest.raises(SottoError, match=r"noise.multiplier"):
+        GaussianRelease(noise, 1e-7)
 
 
 def test_a_run_of_correlated_noise_is_one_gaussian_for_one_user_added_or_removed():
@@ -124,14 +134,14 @@ def test_a_run_in_a_ledger_is_plain_and_flat():
 )
 def test_a_run_whose_sensitivity_does_not_follow_is_refused(change):
     with pytest.raises(SottoError, match="claims a sensitivity"):
-        event_from_json({**RUN.to_json(), **change})
+        Event.from_json({**RUN.to_json(), **change})
 
 
 def test_a_run_that_cannot_be_read_is_refused():
     for name in RUN.to_json():
         broken = {key: value for key, value in RUN.to_json().items() if key != name}
         with pytest.raises(SottoError, match=r"event|noise=|matrix"):
-            event_from_json(broken)
+            Event.from_json(broken)
     with pytest.raises(SottoError, match="relation"):
         Covered(1.0, "anyone")
     assert Covered(1.0).relation == REPLACED

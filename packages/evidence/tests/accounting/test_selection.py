@@ -9,20 +9,25 @@ import pytest
 
 from sottovoce_evidence.accounting import (
     BestOfRuns,
+    GaussianRelease,
     SampledExamples,
     SampledGaussian,
-    ThresholdedHistogram,
     epsilon,
     relation_of,
     selection,
 )
 from sottovoce_evidence.accounting.events import ADDED, REPLACED
-from sottovoce_evidence.accounting.selection import SHAPES, best_of, chances, draw_runs, parameter, runs_at_most
+from sottovoce_evidence.accounting.selection import SHAPES, best_of, draw_runs, numbers_of_runs, runs_at_most
 from sottovoce_evidence.errors import SottoError
 
 ORDERS = np.concatenate([np.linspace(1.05, 12, 30), np.geomspace(12.5, 1e4, 20)])
 ROUND = SampledGaussian(1.0, "poisson", 0.01)
 RUN = ((ROUND, 1000),)
+
+
+def chances(runs: float, distribution: str, most: int) -> np.ndarray:
+    """The chance of each number of runs from 0 to `most`."""
+    return numbers_of_runs(runs, distribution).pmf(np.arange(most + 1))
 
 
 def divergences(here: np.ndarray, there: np.ndarray, orders: np.ndarray) -> np.ndarray:
@@ -140,14 +145,6 @@ def test_the_numbers_of_runs_have_the_mean_that_is_charged(distribution, runs):
     assert found[: most + 1].sum() >= 0.95 > found[:most].sum()
 
 
-def test_the_parameter_is_rounded_to_what_costs_more():
-    for shape in (0.0, 1.0):
-        gamma = parameter(25.0, shape)
-        assert 0 < gamma < 1
-        assert parameter(26.0, shape) < gamma
-    assert parameter(25.0, 1.0) == pytest.approx(1 / 25)
-
-
 def test_an_event_says_what_a_run_costs():
     chosen = BestOfRuns(5.0, "geometric", ((SampledGaussian(0.8, "fixed", 0.01, cohort=10, users=1000), 3), (ROUND, 4)))
     assert (chosen.noise_multiplier, chosen.relation) == (0.8, REPLACED)
@@ -167,7 +164,7 @@ def test_an_event_says_what_a_run_costs():
         (5.0, "poisson", (*RUN, (SampledGaussian(0.81, "poisson", 0.01), -30)), "charged -30 times"),
         (5.0, "poisson", (*RUN, (SampledGaussian(0.81, "poisson", 0.01), 0)), "charged 0 times"),
         (5.0, "poisson", ((SampledExamples(2.5, 0.01, 8), 1),), "no accounting for sampled examples"),
-        (5.0, "poisson", ((ThresholdedHistogram(2.0, 1e-7), 1),), "no accounting for thresholded histogram"),
+        (5.0, "poisson", ((GaussianRelease(2.0, 1e-7), 1),), "no accounting for gaussian release"),
         (5.0, "poisson", ((BestOfRuns(5.0, "poisson", RUN), 1),), "no accounting for best of runs"),
     ],
     ids=str,
@@ -181,11 +178,13 @@ def test_a_choice_without_accounting_is_refused(runs, distribution, run, words):
 def test_a_number_of_runs_is_drawn_with_its_chances(monkeypatch, distribution):
     """Even steps of the uniform number that decides it give every number as often as it is likely."""
     steps = iter((2 * np.arange(2000) + 1) / 4000)
-    monkeypatch.setattr(selection.os_entropy, "randbits", lambda bits: int(next(steps) * 2.0**bits))
+    monkeypatch.setattr(selection.os_entropy, "randbelow", lambda most: int(next(steps) * most))
     drawn = np.bincount([draw_runs(3.0, distribution) for _ in range(2000)], minlength=200)[:200]
     assert np.abs(np.cumsum(drawn) / 2000 - np.cumsum(chances(3.0, distribution, 199))).max() < 1 / 2000
 
 
 def test_the_last_of_the_chances_end_a_draw(monkeypatch):
-    monkeypatch.setattr(selection.os_entropy, "randbits", lambda bits: 2**bits - 1)
+    monkeypatch.setattr(selection.os_entropy, "randbelow", lambda most: most - 1)
     assert draw_runs(1.1, "geometric") > 10
+    monkeypatch.setattr(selection.os_entropy, "randbelow", lambda most: 0)
+    assert [draw_runs(5.0, name) for name in SHAPES] == [1, 1, 0]

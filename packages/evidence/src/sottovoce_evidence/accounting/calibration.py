@@ -12,7 +12,6 @@ from sottovoce_evidence.accounting.composition import (
     Composition,
     Spent,
     check,
-    check_accountant,
     check_delta,
     composition_of,
     counted,
@@ -30,84 +29,48 @@ def calibrate(spent: Spent, epsilon: float, delta: float, accountant: str = "pld
     multiplier 1.0 it is the noise multiplier. What is in `before`, and histograms, count as they are.
     Guarantee: at the answer, `epsilon` of all charges is at most the target.
     """
-    check_accountant(accountant)
     check_delta(delta)
-    if not (math.isfinite(epsilon) and epsilon > 0):
-        raise SettingError("{epsilon} must be a positive number, often 1 to 10", epsilon=epsilon)
-    if epsilon < LEAST_EPSILON:
+    if not LEAST_EPSILON <= epsilon < math.inf:
         raise SettingError(f"{{epsilon:g}} must be {LEAST_EPSILON:g} or more, often 1 to 10", epsilon=epsilon)
     rounds: dict[Any, int] = {event: n for event, n in counted(spent).items() if event.scalable}  # dataclasses
     as_they_are = [*before, *(pair for pair in spent if not pair[0].scalable)]
-    for event in rounds:
-        check(accountant, event.relation)
+    check(accountant, rounds)
     least = min((event.noise_multiplier for event in rounds), default=0.0)
     if not least:
         raise SottoError("calibrate needs one round or more (rounds=0?), each with a relative noise multiplier above 0")
-    _check_before(as_they_are, epsilon, delta, accountant)
+    made = composition_of(counted(as_they_are), accountant)
+    if (paid := math.inf if made is None else made.epsilon(delta, accountant)) >= epsilon:
+        text = "{epsilon:g} cannot be reached: what is charged before the rounds has ε = {:.4g} at {delta:g}"
+        raise SettingError(f"{text}; raise epsilon", paid, epsilon=epsilon, delta=delta)
 
     def trial(factor: float) -> Composition:
         noised = [(replace(event, noise_multiplier=factor * event.noise_multiplier), n) for event, n in rounds.items()]
         made = composition_of(counted([*noised, *as_they_are]), accountant)
-        assert made is not None  # `_check_before` has found no release without protection
+        assert made is not None  # `made` has no release without protection
         return made
 
     def exact(factor: float) -> float:
         return trial(factor).epsilon(delta, accountant)
 
-    found, limits = 1 / least, (_LEAST_NOISE / least, _MOST_NOISE / least)
-    if accountant == "pld":
-        # Each search is finer and starts where the last one ended: a guess, a coarse grid, the grid that fits.
-        found = _smallest(lambda f: trial(f).guess(delta), epsilon, found, limits) or found
-        coarse = _smallest(lambda f: trial(f).near(4 * epsilon, delta), epsilon, found, limits, close=1e-2)
-        found = _smallest(lambda f: trial(f).near(epsilon, delta), epsilon, coarse or limits[1], limits, step=1.01)
-    else:
-        found = _smallest(exact, epsilon, found, limits)
+    def nearly(factor: float) -> float:
+        made = trial(factor)
+        return made.near(epsilon, delta) if accountant == "pld" else made.epsilon(delta, accountant)
+
+    limits = (_LEAST_NOISE / least, _MOST_NOISE / least)
+    found = _smallest(nearly, epsilon, 1 / least, limits)
     if found is None:
-        by_pld = accountant != "pld" and all("pld" in event.accountants for event in rounds)
-        raise _unreachable(epsilon, exact(limits[1]), delta, accountant, by_pld)
-    if found * least <= _LEAST_NOISE:
-        rate = max(round_.user_rate for event in rounds for round_ in event.gaussians())
-        total = sum(rounds.values())
-        if rate * total > delta:  # without noise δ would be about the chance to take part at all: ε asks for none
-            raise SettingError(
-                f"{{epsilon:g}} is too large: hardly any noise meets it (user_rate {rate:g}, {total} rounds), and "
-                f"nobody is protected; it is often 1 to 10",
-                epsilon=epsilon,
-            )
-        raise SettingError(
-            f"{{delta:g}} is too large: hardly any noise meets {{epsilon:g}} (user_rate {rate:g}, {total} rounds); "
-            f"choose δ well below 1/users",
-            delta=delta,
-            epsilon=epsilon,
+        text = (
+            "{epsilon:g} cannot be reached with {accountant!r}: at {delta:g} it never answers below {:.4g}; ask for a "
+            "larger {epsilon.name} or {delta.name}, or for accountant='pld'"
         )
+        raise SettingError(text, exact(limits[1]), epsilon=epsilon, accountant=accountant, delta=delta)
+    if found <= limits[0]:
+        text = "{epsilon:g} at {delta:g} is too large: hardly any noise meets it, and nobody is protected"
+        raise SettingError(f"{text}; ε is often 1 to 10, and δ well below 1/users", epsilon=epsilon, delta=delta)
     found, more = _up_to_four_digits(found), 1e-4
     while exact(found) > epsilon:  # the search was on a grid of its own, and its bracket has a width
         found, more = _up_to_four_digits(found * (1 + more)), 2 * more
     return found
-
-
-def _check_before(before: Spent, epsilon: float, delta: float, accountant: str) -> None:
-    made = composition_of(counted(before), accountant)
-    spent = math.inf if made is None else made.epsilon(delta, accountant)
-    if spent >= epsilon:
-        raise SettingError(
-            f"{{epsilon:g}} cannot be reached: what is charged before the rounds has ε = {spent:.4g} at {{delta:g}}; "
-            f"raise epsilon",
-            epsilon=epsilon,
-            delta=delta,
-        )
-
-
-def _unreachable(epsilon: float, floor: float, delta: float, accountant: str, by_pld: bool) -> SettingError:
-    why = " (its floor is ln(1/δ)/32)" if accountant == "moments" else ""
-    other = "accountant='pld' can" if by_pld else "ask for a larger epsilon or delta"
-    return SettingError(
-        f"{{epsilon:g}} cannot be reached with {{accountant!r}}: at {{delta:g}} it never answers below "
-        f"{floor:.4g}{why}; {other}",
-        epsilon=epsilon,
-        accountant=accountant,
-        delta=delta,
-    )
 
 
 def _smallest(

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sottovoce_evidence.accounting import pld
 from sottovoce_evidence.accounting.events import (
     ACCOUNTANTS,
-    ADDED,
     REPLACED,
     BestOfRuns,
     Event,
@@ -23,7 +22,7 @@ from sottovoce_evidence.accounting.events import (
     SampledGaussian,
 )
 from sottovoce_evidence.accounting.gaussian import gaussian_epsilon
-from sottovoce_evidence.accounting.moments import QUICK_ORDERS, moments_epsilon
+from sottovoce_evidence.accounting.moments import moments_epsilon
 from sottovoce_evidence.accounting.pld import Grid, Round
 from sottovoce_evidence.accounting.rdp import renyi_epsilon
 from sottovoce_evidence.errors import SettingError, SottoError, did_you_mean
@@ -97,13 +96,6 @@ class Composition:
                 return self._finish(pld.read_epsilon(kinds, left, pld.grid_for(kinds, left, target)))
         return self.by_rdp(delta)
 
-    def guess(self, delta: float) -> float:
-        """About ε, quickly: moments of whole orders. No bound."""
-        counts: Counter[SampledGaussian] = Counter()
-        for event, count in self.rounds.items():
-            counts[_alike(event)] += count
-        return self._finish(moments_epsilon(counts, self.left(delta), QUICK_ORDERS))
-
     def on_grid(self, delta: float) -> tuple[Grid | None, float]:
         """ε by PLD, and the grid of losses it was read on; no grid where it is exact, or RDP's bound."""
         if not self.rounds:
@@ -151,8 +143,7 @@ def composition_of(counts: Mapping[Event, int], accountant: str, replaced: bool 
             raise SottoError(f"event {event!r} is of no kind that an accountant can charge")
     relation = relation_of(counts)
     replaced = replaced or relation == REPLACED
-    check(accountant, REPLACED if replaced else ADDED)
-    check_events(accountant, counts)
+    check(accountant, counts, replaced)
     if counts and relation is None:
         return None
     mixtures = any(isinstance(event, SampledExamples) for event in counts)
@@ -220,17 +211,9 @@ def _kinds(made: Composition) -> list[tuple[Round, int]]:
     return sorted(kinds.items())  # so that the order of events does not matter to the last bit
 
 
-def _alike(event: Sampled) -> SampledGaussian:
-    """Users who join as often, and move as far as those who join do on average (root mean square)."""
-    if isinstance(event, SampledGaussian):
-        return event
-    mean, rate = event.examples_per_user * event.example_rate, event.user_rate
-    square = mean * (1 - event.example_rate) + mean**2
-    return SampledGaussian(event.noise_multiplier * math.sqrt(rate / square), "poisson", rate)
-
-
-def check_events(accountant: str, events: Iterable[Event]) -> None:
-    """Refuses an accountant that has no answer for one of these events."""
+def check(accountant: str, events: Collection[Event], replaced: bool = False) -> None:
+    """Refuses an accountant that has no valid answer for these events, or for one user replaced."""
+    check_accountant(accountant)
     for event in events:
         if accountant not in event.accountants:
             raise SettingError(
@@ -238,12 +221,7 @@ def check_events(accountant: str, events: Iterable[Event]) -> None:
                 f"{' or '.join(map(repr, event.accountants))}",
                 accountant=accountant,
             )
-
-
-def check(accountant: str, relation: str) -> None:
-    """Refuses an accountant that has no valid answer under this relation."""
-    check_accountant(accountant)
-    if relation == REPLACED and accountant == "moments":
+    if accountant == "moments" and (replaced or relation_of(events) == REPLACED):
         raise SettingError(
             "{accountant!r} has no valid accounting for cohorts of fixed size, nor for replacing a user; use "
             "accountant='pld' or 'rdp', or sampling='poisson'",

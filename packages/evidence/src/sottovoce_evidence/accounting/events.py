@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sottovoce_evidence.accounting import selection
 from sottovoce_evidence.accounting.matrices import Participation, StrategyMatrix, matrix_from_json
 from sottovoce_evidence.errors import SettingError, SottoError, did_you_mean
+from sottovoce_evidence.files import Facts, Json, from_json_number
 
 SAMPLINGS = ("poisson", "fixed")
 ACCOUNTANTS = ("pld", "rdp", "moments")
@@ -22,13 +21,13 @@ ADDED, REPLACED = "add-or-remove-one-user", "replace-one-user"  # what may chang
 TRAINED, HELD_OUT = "trained", "held-out"  # the two groups of a store's people: nobody is in both
 
 
-class Event(ABC):
+@dataclass(frozen=True)
+class Event(Facts, ABC):
     """One release. A subclass is a frozen dataclass of plain values, and is listed in `KINDS`."""
 
     kind: ClassVar[str]  # its name in a ledger
     scalable: ClassVar[bool] = False  # may calibration choose its noise?
     accountants: ClassVar[tuple[str, ...]] = ACCOUNTANTS  # those that have an answer for it
-    people: ClassVar[str] = TRAINED  # which of a store's people it is about
     if TYPE_CHECKING:  # a field, a property or a constant of each subclass
 
         @property
@@ -44,28 +43,39 @@ class Event(ABC):
         """The chance that it gives a user away, whatever the noise."""
         return 0.0
 
+    @property
+    def people(self) -> str:
+        """Which of a store's people it is about."""
+        return TRAINED
+
     def gaussians(self) -> tuple[Sampled, ...]:
         """The rounds that it costs as much as, apart from `giveaway`: one that all users join, if not others."""
         return (SampledGaussian(self.noise_multiplier, "poisson", 1.0),)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for a ledger: `event_from_json` reads them."""
-        values: Any = self  # a dataclass
-        return {"kind": self.kind, **{name: value for name, value in asdict(values).items() if value is not None}}
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Event:
-        """The event of any kind that `to_json` wrote."""
-        return event_from_json(values)
+    def to_json(self) -> Json:
+        return {"kind": self.kind, **super().to_json()}
 
     @classmethod
-    def from_fields(cls, values: dict[str, Any]) -> Event:
-        """The event of the values that `to_json` wrote, without its kind."""
-        return cls(**_typed(cls, values))
+    def from_json(cls, values: Json) -> Any:
+        """The event of any kind that `to_json` wrote."""
+        try:
+            if (kind := values.get("kind")) not in KINDS:
+                known = ", ".join(KINDS)
+                raise SottoError(f"event {kind=!a:.80} must be one of {known}; was it written by a newer sottovoce?")
+            event = KINDS[kind]._of_fields(values)
+        except (AttributeError, TypeError, KeyError, ValueError) as error:
+            raise SottoError(f"event {values!a:.300} cannot be read: {error}") from error
+        if unknown := values.keys() - event.to_json().keys():
+            raise SottoError(f"event {values!a:.300} has other fields than its own: {', '.join(sorted(unknown))!a:.80}")
+        return event
+
+    @classmethod
+    def _of_fields(cls, values: Json) -> Event:
+        return super().from_json(values)
 
 
 @dataclass(frozen=True)
-class SampledGaussian(Event):
+class SampledGaussian(Event, sparse=True):
     """One round: users sampled, a query on them, Gaussian noise of `noise_multiplier` times its sensitivity.
 
     The sensitivity is always the add-or-remove one, whatever `relation` the round is accounted under.
@@ -87,17 +97,10 @@ class SampledGaussian(Event):
                 f"{{sampling!r}} must be one of {', '.join(SAMPLINGS)}" + did_you_mean(str(self.sampling), SAMPLINGS),
                 sampling=self.sampling,
             )
-        if not 0 < self.user_rate <= 1:
-            raise SettingError(
-                "{user_rate:g} must be in (0, 1]; it is the chance to join a round", user_rate=self.user_rate
-            )
+        _check_rate(user_rate=self.user_rate)
         if self.sampling == "fixed":
-            if self.cohort is None or self.users is None:
+            if self.cohort is None or self.users is None or self.cohort < 1:
                 raise SottoError("sampling='fixed' needs cohort and users: their numbers decide what a round charges")
-            if not 1 <= self.cohort <= self.users:
-                raise SettingError(
-                    "{cohort} must be from 1 to {users}; lower the cohort", cohort=self.cohort, users=self.users
-                )
             if not math.isclose(self.user_rate, self.cohort / self.users, rel_tol=1e-9):
                 raise SettingError(
                     f"{{user_rate:g}} must be cohort/users = {self.cohort / self.users:g} when sampling='fixed'",
@@ -132,11 +135,7 @@ class SampledExamples(Event):
 
     def __post_init__(self) -> None:
         _check_noise(self.noise_multiplier)
-        if not 0 < self.example_rate <= 1:
-            raise SettingError(
-                "{example_rate:g} must be in (0, 1]; it is the chance of an example to join a round",
-                example_rate=self.example_rate,
-            )
+        _check_rate(example_rate=self.example_rate)
         if not 1 <= self.examples_per_user <= MOST_EXAMPLES or self.examples_per_user != int(self.examples_per_user):
             raise SettingError(
                 f"{{examples_per_user}} must be a whole number from 1 to {MOST_EXAMPLES}",
@@ -194,20 +193,6 @@ class BestOfRuns(Event):
         """None: no rounds cost as much, and RDP knows what it costs."""
         return ()
 
-    def to_json(self) -> dict[str, Any]:
-        run = [{"event": event.to_json(), "count": count} for event, count in self.run]
-        return {**super().to_json(), "run": run}
-
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Event:
-        """The event of any kind that `to_json` wrote."""
-        return event_from_json(values)
-
-    @classmethod
-    def from_fields(cls, values: dict[str, Any]) -> Event:
-        run = tuple((event_from_json(one["event"]), int(one["count"])) for one in values.pop("run"))
-        return cls(run=run, **_typed(cls, values))
-
 
 Sampled = SampledGaussian | SampledExamples  # rounds that an accountant composes
 
@@ -241,21 +226,14 @@ class CorrelatedGaussian(Event):
         """Of zero-concentrated differential privacy, for one user added or removed."""
         return math.inf if self.noise_multiplier == 0 else 0.5 / self.noise_multiplier**2
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         own = {"kind": self.kind, "noise_multiplier": self.noise_multiplier, "sensitivity": self.sensitivity}
         return {**own, **self.participation.to_json(), **self.matrix.to_json()}
 
-    @staticmethod
-    def from_json(values: dict[str, Any]) -> Event:
-        """The event of any kind that `to_json` wrote."""
-        return event_from_json(values)
-
     @classmethod
-    def from_fields(cls, values: dict[str, Any]) -> Event:
-        own = _typed(cls, {"noise_multiplier": values.pop("noise_multiplier")})
-        claimed = float(values.pop("sensitivity"))
-        joining = _typed(Participation, {each.name: values.pop(each.name) for each in fields(Participation)})
-        event = cls(**own, matrix=matrix_from_json(values), participation=Participation(**joining))
+    def _of_fields(cls, values: Json) -> Event:
+        noise_multiplier, claimed = (from_json_number(values[name]) for name in ("noise_multiplier", "sensitivity"))
+        event = cls(noise_multiplier, matrix_from_json(values), Participation.from_json(values))
         if not math.isclose(claimed, event.sensitivity, rel_tol=1e-6):
             raise SottoError(
                 f"an event of correlated noise claims a sensitivity of {claimed:.7g}, and its strategy matrix has "
@@ -265,52 +243,27 @@ class CorrelatedGaussian(Event):
 
 
 @dataclass(frozen=True)
-class ThresholdedHistogram(Event):
-    """Counts over all users with Gaussian noise; those above a threshold are shown, under their names.
+class GaussianRelease(Event):
+    """Numbers over all users of a group with Gaussian noise, of `noise_multiplier` times their L2 sensitivity under
+    add-or-remove: a private evaluation, or a histogram.
 
-    `noise_multiplier` is the noise over the L2 sensitivity of the counts under add-or-remove; `delta` is the chance
-    that a name which one user alone brought in is shown.
+    Of a histogram, counts above a threshold are shown, under their names; `giveaway` is the chance that a name which
+    one user alone brought in is shown.
     """
 
-    kind = "thresholded-histogram"
+    kind = "gaussian-release"
     relation = ADDED  # on its own; together with rounds that replace a user it is charged as they are
 
     noise_multiplier: float
-    delta: float
+    giveaway: float = 0.0  # pyrefly: ignore
+    people: str = TRAINED  # pyrefly: ignore
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.noise_multiplier) and self.noise_multiplier > 0):
-            raise SettingError(
-                "{noise_multiplier} of a histogram must be above 0", noise_multiplier=self.noise_multiplier
-            )
-        if not 0 < self.delta < 1:
-            raise SettingError("{delta} of a histogram must be in (0, 1)", delta=self.delta)
-
-    @property
-    def giveaway(self) -> float:
-        return self.delta
-
-
-@dataclass(frozen=True)
-class HeldOutSums(Event):
-    """Sums over the held-out users of a store with Gaussian noise, as a private evaluation releases them.
-
-    `noise_multiplier` is the noise over the L2 sensitivity of all sums together, for a user who counts for at most
-    `tokens_per_user` tokens.
-    """
-
-    kind = "held-out-sums"
-    relation = ADDED
-    people = HELD_OUT
-
-    noise_multiplier: float
-    tokens_per_user: int
-
-    def __post_init__(self) -> None:
+        if self.noise_multiplier == 0 or self.people not in (TRAINED, HELD_OUT):
+            raise SottoError(f"a release must have a noise multiplier above 0, and people {TRAINED} or {HELD_OUT}")
         _check_noise(self.noise_multiplier)
-        if type(self.tokens_per_user) is not int or not 1 <= self.tokens_per_user <= MOST_TOKENS:
-            text = f"{{tokens_per_user}} must be from 1 to {MOST_TOKENS}: the tokens for which one user counts"
-            raise SettingError(text, tokens_per_user=self.tokens_per_user)
+        if not 0 <= self.giveaway < 1:
+            raise SettingError("{giveaway} must be in [0, 1): a chance", giveaway=self.giveaway)
 
 
 @dataclass(frozen=True)
@@ -347,46 +300,12 @@ _KNOWN = (
     SampledGaussian,
     SampledExamples,
     CorrelatedGaussian,
-    ThresholdedHistogram,
-    HeldOutSums,
+    GaussianRelease,
     BestOfRuns,
     Covered,
     NonPrivate,
 )
 KINDS: dict[str, type[Event]] = {event.kind: event for event in _KNOWN}  # the events that a ledger may hold
-
-
-def event_from_json(data: Mapping[str, Any]) -> Event:
-    """The event that `to_json` wrote."""
-    try:
-        values = dict(data)
-        kind = str(values.pop("kind", None))
-        if kind not in KINDS:
-            known = ", ".join(KINDS)
-            raise SottoError(f"event kind={kind!r:.80} must be one of {known}; was it written by a newer sottovoce?")
-        return KINDS[kind].from_fields(values)
-    except (TypeError, KeyError, ValueError) as error:
-        raise SottoError(f"event {data!a:.300} cannot be read: {error}") from error
-
-
-def _typed(cls: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Values of JSON as the fields of a class: 1 is a number too where 1.0 may stand, and nothing else is."""
-    kinds = _kinds(cls)
-    return {name: _as_field(name, kinds[name], value) if name in kinds else value for name, value in values.items()}
-
-
-@cache
-def _kinds(cls: type) -> dict[str, Any]:
-    return get_type_hints(cls)
-
-
-def _as_field(name: str, kind: Any, value: Any) -> Any:
-    allowed = get_args(kind) or (kind,)
-    if float in allowed and type(value) is int:
-        return float(value)
-    if all(isinstance(each, type) for each in allowed) and type(value) not in allowed:
-        raise TypeError(f"{name} is {value!a:.80}")
-    return value
 
 
 def _check_noise(noise_multiplier: float) -> None:
@@ -396,3 +315,10 @@ def _check_noise(noise_multiplier: float) -> None:
             "often 0.5 to 5",
             noise_multiplier=noise_multiplier,
         )
+
+
+def _check_rate(**rate: float) -> None:
+    """Of one setting."""
+    ((name, value),) = rate.items()
+    if not 0 < value <= 1:
+        raise SettingError(f"{{{name}:g}} must be in (0, 1]; it is the chance to join a round", **rate)

@@ -12,21 +12,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from sottovoce_evidence.errors import SettingError, SottoError
+from sottovoce_evidence.files import Facts, Json
 
 _UNIT = 2.0**-52
 
 
 @dataclass(frozen=True)
-class Participation:
+class Participation(Facts):
     """Which rounds of a run one user may join."""
 
     rounds: int  # n: planned
@@ -44,11 +45,9 @@ class Participation:
         """How many rounds one user can join: k, or fewer where the run has no room for k."""
         return min(self.participations, -(-self.rounds // self.min_separation))
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-
-class StrategyMatrix(ABC):
+@dataclass(frozen=True)
+class StrategyMatrix(Facts, ABC):
     """C of a run of any length. A subclass is a frozen dataclass of plain values, and is listed in `MATRICES`.
 
     It is a lower triangular Toeplitz matrix, whose coefficients are 1 first, not negative, and never increase. For
@@ -88,10 +87,9 @@ class StrategyMatrix(ABC):
         """The root mean square error of the sums over rounds 1 to t, over all t, when each m_t has a deviation of 1."""
         return math.sqrt(float(np.mean(np.cumsum(np.square(self.errors(rounds))))))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """Plain values: `matrix_from_json` reads them."""
-        values: Any = self  # a dataclass
-        return {"noise": self.kind, **{name: list(value) for name, value in asdict(values).items()}}
+        return {"noise": self.kind, **super().to_json()}
 
 
 @dataclass(frozen=True)
@@ -125,8 +123,11 @@ class Banded(StrategyMatrix):
     bands: tuple[float, ...]  # c_0 = 1, c_1, ...
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "bands", tuple(float(value) for value in self.bands))
-        _check_falling(self.bands)
+        if self.bands[:1] != (1,) or not all(0 <= after <= before for before, after in pairwise(self.bands)):
+            raise SottoError(
+                "the first coefficient of a strategy matrix must be 1, and the others must not be negative and must "
+                "never increase: otherwise the sensitivity is not known"
+            )
 
     def coefficients(self, rounds: int) -> np.ndarray:
         column = np.zeros(rounds)
@@ -153,8 +154,6 @@ class Blt(StrategyMatrix):
     decays: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        for name in ("scales", "decays"):
-            object.__setattr__(self, name, tuple(float(value) for value in getattr(self, name)))
         if not self.scales or len(self.scales) != len(self.decays):
             raise SottoError(
                 f"a BLT needs as many scales as decays, one or more; it has {len(self.scales)} and {len(self.decays)}"
@@ -187,16 +186,12 @@ class Blt(StrategyMatrix):
 MATRICES: dict[str, type[StrategyMatrix]] = {matrix.kind: matrix for matrix in (Identity, Banded, Blt)}
 
 
-def matrix_from_json(data: Mapping[str, Any]) -> StrategyMatrix:
-    """The matrix that `to_json` wrote."""
-    values = dict(data)
-    kind = values.pop("noise", None)
-    if kind not in MATRICES:
-        raise SottoError(f"noise={kind!r} must be one of {', '.join(MATRICES)}; was it written by a newer sottovoce?")
+def matrix_from_json(values: Json) -> StrategyMatrix:
+    """The matrix that `to_json` wrote, alone or among other values."""
     try:
-        return MATRICES[kind](**values)
-    except (TypeError, ValueError) as error:
-        raise SottoError(f"a strategy matrix {kind!r} cannot be read: {error}") from error
+        return MATRICES[values["noise"]].from_json(values)
+    except (TypeError, ValueError, KeyError) as error:
+        raise SottoError(f"a strategy matrix noise={values.get('noise')!a:.80} cannot be read: {error}") from error
 
 
 def realised_sensitivity(matrix: StrategyMatrix, patterns: Iterable[Sequence[int]], rounds: int) -> float:
@@ -228,16 +223,6 @@ def _gram(matrix: StrategyMatrix, rounds: int) -> np.ndarray:
     dense = np.where(apart >= 0, column[np.maximum(apart, 0)], 0.0)
     gram[1:, 1:] = dense.T @ dense
     return gram
-
-
-def _check_falling(bands: Sequence[float]) -> None:
-    if not bands or bands[0] != 1:
-        raise SottoError("the first coefficient of a strategy matrix must be 1")
-    if not all(0 <= after <= before for before, after in pairwise(bands)):
-        raise SottoError(
-            "the coefficients of a strategy matrix must not be negative and must never increase: otherwise the "
-            "sensitivity is not known"
-        )
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,6 @@ import numpy as np
 from sottovoce_evidence.accounting.events import SampledGaussian
 
 ORDERS = range(1, 33)  # λ of the papers
-QUICK_ORDERS = (*range(1, 10), *(round(10 * 1.3**step) for step in range(18)))
 
 
 def moments_epsilon(counts: Mapping[SampledGaussian, int], delta: float, orders: Iterable[int] = ORDERS) -> float:

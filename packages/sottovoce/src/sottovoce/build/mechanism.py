@@ -49,8 +49,7 @@ def resolve(recipe: Recipe, before: accounting.Spent = (), processes: int = 1) -
         return recipe
     accountant = accountant_of(privacy)
     sampler = sampler_of(recipe)
-    accounting.check(accountant, sampler.relation)
-    accounting.check_events(accountant, [sampler.event(1.0)])
+    accounting.check(accountant, [sampler.event(1.0)])
     # Kept, so that a run ends with the accountant it began with, even if a later version has another default.
     recipe = recipe.replace(privacy={"accountant": accountant})
     participation = None if privacy.noise == Identity.kind else sampler.participation(recipe.run.rounds)

@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce.federation.messages import Code, Facts, Refused, Task, Which, digest
 from sottovoce.files import sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain
-from sottovoce_evidence.accounting import Event, NonPrivate, Spent, event_from_json
+from sottovoce_evidence.accounting import Event, NonPrivate, Spent
 from sottovoce_evidence.accounting.matrices import Participation as Allowed
 from sottovoce_evidence.errors import DamagedRun, SottoError, did_you_mean
 from sottovoce_evidence.files import LINES, parse_json, read_plain
@@ -98,7 +98,7 @@ class Participation:
                     continue
                 allowed = Allowed(**line["allowed"]) if "allowed" in line else None
                 self._note(which, str(line["task"]), [int(row) for row in line["rows"]], allowed)
-                self._seen[run], self._frozen[run] = event_from_json(line["seen"]), str(line["frozen"])
+                self._seen[run], self._frozen[run] = Event.from_json(line["seen"]), str(line["frozen"])
             except (KeyError, TypeError, ValueError, SottoError):
                 raise DamagedRun(f"line {number} of {path} is damaged; restore the file from a backup") from None
 

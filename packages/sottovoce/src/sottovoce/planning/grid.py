@@ -93,8 +93,7 @@ def plan_recipe(recipe: Recipe) -> Grid:
     privacy, accountant, epsilons = recipe.privacy, accountant_of(recipe.privacy), set(EPSILONS)
     shape = charges_of(recipe)
     relation = shape[0][0].relation
-    accounting.check(accountant, relation)
-    accounting.check_events(accountant, [event for event, _ in shape])
+    accounting.check(accountant, [event for event, _ in shape])
     if privacy.noise_multiplier is None:
         assert privacy.epsilon is not None
         epsilons.add(privacy.epsilon)

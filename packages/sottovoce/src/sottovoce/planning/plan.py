@@ -76,7 +76,7 @@ class Plan(Facts):
     @property
     def spent(self) -> accounting.Spent:
         """What one run is charged."""
-        return [(accounting.event_from_json(one["event"]), one["count"]) for one in self.charges]
+        return [(accounting.Event.from_json(one["event"]), one["count"]) for one in self.charges]
 
     def __repr__(self) -> str:
         size = f"{self.cohort:,} of {self.users:,} users a round, {count_of(self.rounds, 'round')}"
@@ -188,8 +188,7 @@ def make_plan(
     joining = sampler.participation(rounds)
     shape = charges_of(recipe)
     relation = shape[0][0].relation
-    accounting.check(accountant, relation)
-    accounting.check_events(accountant, [event for event, _ in shape])
+    accounting.check(accountant, [event for event, _ in shape])
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = calibrate(shape, epsilon, delta, accountant)

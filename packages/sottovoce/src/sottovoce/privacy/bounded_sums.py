@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sottovoce.privacy.noise import LEAST_SCALE, rounded_gaussian
-from sottovoce_evidence.accounting.events import MOST_TOKENS, HeldOutSums
+from sottovoce_evidence.accounting.events import HELD_OUT, MOST_TOKENS, GaussianRelease
 from sottovoce_evidence.errors import SettingError
 
 LOSS_STEPS = 256  # in which a loss between 0 and its bound is counted
@@ -65,8 +65,8 @@ class BoundedSums:
             "users": Part(slice(RANKS + 4, RANKS + 5), 1, 0.1),
         }
 
-    def event(self) -> HeldOutSums:
-        return HeldOutSums(self.noise_multiplier, self.tokens_per_user)
+    def event(self) -> GaussianRelease:
+        return GaussianRelease(self.noise_multiplier, people=HELD_OUT)
 
     def bounded(self, ranks: np.ndarray, loss: np.ndarray) -> np.ndarray:
         """What each user adds to the sums, a row each: within the bounds whatever was measured, NaN included.

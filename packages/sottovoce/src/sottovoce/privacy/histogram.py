@@ -11,7 +11,7 @@ import numpy as np
 from scipy import special
 
 from sottovoce.privacy.noise import LEAST_SCALE, rounded_gaussian
-from sottovoce_evidence.accounting.events import SampledGaussian, ThresholdedHistogram
+from sottovoce_evidence.accounting.events import GaussianRelease, SampledGaussian
 from sottovoce_evidence.errors import SottoError
 
 _MOST_STD = 2.0**25
@@ -59,6 +59,8 @@ class NoisyHistogram:
         if not 1 <= self.names_per_user <= MOST_NAMES:
             raise SottoError(f"names_per_user={self.names_per_user} must be from 1 to {MOST_NAMES}")
         self.event()  # it refuses a noise or a δ out of range
+        if self.delta == 0:
+            raise SottoError("delta=0 shows no name: no threshold is high enough")
         if self.noise_std > _MOST_STD:
             raise SottoError(
                 f"noise of {self.noise_std:.3g} (noise_multiplier={self.noise_multiplier:g}, "
@@ -87,8 +89,8 @@ class NoisyHistogram:
         tail = special.ndtr((1.5 - threshold) / (self.noise_std * (1 + 2.0**-30)))
         return min(1.0, self.names_per_user * float(tail) * (1 + 1e-9))
 
-    def event(self) -> ThresholdedHistogram:
-        return ThresholdedHistogram(self.noise_multiplier, self.delta)
+    def event(self) -> GaussianRelease:
+        return GaussianRelease(self.noise_multiplier, self.delta)
 
     def draw(self, counts: Mapping[str, int]) -> dict[str, int]:
         """The noisy counts that reach the threshold: one release."""

@@ -28,7 +28,7 @@ from sottovoce_evidence.files import (
     sha256_of,
     unreadable,
 )
-from sottovoce_evidence.signature import MANIFEST
+from sottovoce_evidence.release import is_release
 
 WEIGHTS, STATEMENT = "weights.safetensors", "privacy.json"
 HUGGING_FACE, _CONFIG = "hugging_face", "config.json"  # a kind of folder, and the file that it has
@@ -184,12 +184,6 @@ class RunFolder:
 
     def write_json(self, path: Path, value: Json) -> None:
         write_aside(path, pretty(value))
-
-
-def is_release(path: Path) -> bool:
-    """Is it a folder as `sotto release` writes it? Some of its files may be missing."""
-    there = {name for name in (WEIGHTS, STATEMENT, "ledger.jsonl", MANIFEST) if (path / name).is_file()}
-    return not (path / "recipe.toml").exists() and (STATEMENT in there or "ledger.jsonl" in there) and len(there) > 1
 
 
 def kind_of(path: Path) -> str:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from sottovoce.files import FULL, sync_file, sync_folder, write_aside
 from sottovoce.runs.hash_chain import Chain, damaged, readable
-from sottovoce_evidence.accounting import Event, NonPrivate, event_from_json, total_of
+from sottovoce_evidence.accounting import Event, NonPrivate, total_of
 from sottovoce_evidence.accounting.events import HELD_OUT
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.files import Json
@@ -150,7 +150,7 @@ class Ledger:
         elif "commit" not in line:
             if line["round"] != self.rounds + 1:
                 raise ValueError(f"round {line['round']} follows round {self.rounds}")
-            self.events.append(event_from_json(line["event"]))
+            self.events.append(Event.from_json(line["event"]))
 
 
 class StoreLedger:
@@ -286,7 +286,7 @@ def _charges(chain: Chain, header: Json | None = None) -> list[tuple[str, Event,
             count = line["count"]
             if type(count) is not int or count < 0:
                 raise ValueError(f"count={count!r}")
-            charges.append((str((header or line)["run"]), event_from_json(line["event"]), count))
+            charges.append((str((header or line)["run"]), Event.from_json(line["event"]), count))
     return charges
 
 
