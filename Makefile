@@ -27,7 +27,7 @@ federation-demo: $(VENV)/dev ## train across four processes: a server and three 
 	rm -rf federation-demo
 	$(BIN)/sotto federate demo --out federation-demo
 
-test: $(VENV)/dev ## the tests, about five minutes on two cores
+test: $(VENV)/dev ## the tests, about four minutes on two cores
 	$(PYTEST) -m "not slow and not browser" --ignore tests/browser
 
 test-changed: $(VENV)/dev ## deliberate faults in the rooms that a branch, or the last few commits, changed

@@ -9,18 +9,15 @@ import json
 import logging
 from collections import Counter, defaultdict
 
-import numpy as np
 import pytest
+from untrained_devices import Federation, train_nothing
 
 import sottovoce
-from fleets import FEDERATION, InProcess, Seat, make_roster, seated_device, tiny_recipe
-from masked_fleets import PHASES, node_key
-from sottovoce.federation import device as devices
+from fleets import InProcess, tiny_recipe
+from masked_fleets import PHASES
 from sottovoce.federation import rounds
 from sottovoce.federation.aggregation.masked import MaskedAggregator
-from sottovoce.federation.members import BY_DEVICE, KnownMember, Membership
-from sottovoce.federation.messages import Contribution, unpack
-from sottovoce.federation.roster import Enrolment
+from sottovoce.federation.messages import unpack
 from sottovoce.federation.rounds import Coordinator
 from sottovoce.runs import checkpoint as checkpoints
 from sottovoce.runs.ledger import Ledger, StoreLedger
@@ -65,24 +62,13 @@ class Fleet(InProcess):
             raise Killed
 
 
-class Federation:
-    """Four devices that have keys of their own and do not train: it is what they send that counts."""
+class Killable(Federation):
+    """A federation with one run, whose server is killed."""
 
     def __init__(self, folder, store, vocabulary):
-        self.path, self.run = folder / "federation", folder / "run"
-        public = {name: node_key(number)[1] for number, name in enumerate(SHARES)}
-        self.roster = make_roster(self.path, vocabulary, store.tokens_per_user, SHARES, public)
-        members = {name: KnownMember(users, public[name], BY_DEVICE) for name, users in SHARES.items()}
-        firsts = np.cumsum([0, *SHARES.values()]).tolist()
+        super().__init__(folder, store, vocabulary, SHARES)
+        self.run, self.devices = folder / "run", self.start_devices()
         self.left: dict[tuple[str, str], set[bytes]] = defaultdict(set)  # masked vectors, by round and device
-
-        def device(number: int, name: str) -> devices.Device:
-            seat = Seat(membership=Membership(node_key(number)[0], members))
-            place = Enrolment(FEDERATION, name, firsts[number], SHARES[name])
-            return seated_device(folder / "devices", store, place, seat)
-
-        self.start_devices = lambda: {name: device(number, name) for number, name in enumerate(SHARES)}
-        self.devices = self.start_devices()
 
     @property
     def commits(self) -> list:
@@ -93,16 +79,10 @@ class Federation:
 
 
 @pytest.fixture
-def federation(tmp_path, store, vocabulary, monkeypatch) -> Federation:
+def federation(tmp_path, store, vocabulary, monkeypatch) -> Killable:
     monkeypatch.setattr("sottovoce.commands.new_run.new_name", lambda: "spring")
-    monkeypatch.setattr(devices.Device, "_check_seats", lambda self, assembly: None)
-    monkeypatch.setattr(devices.Device, "_train", sums_of_ones)
-    return Federation(tmp_path, store, vocabulary)
-
-
-def sums_of_ones(self, task, assembly, params, rows, name) -> Contribution:
-    leaves = [np.ones(leaf.shape, np.int64) for leaf in task.leaves]
-    return Contribution(name, len(rows), len(rows), np.zeros(1, np.int64), leaves)
+    train_nothing(monkeypatch)
+    return Killable(tmp_path, store, vocabulary)
 
 
 @pytest.fixture
@@ -178,7 +158,7 @@ def test_a_masked_round_of_a_killed_server_is_closed_as_a_round_of_nobody(
     assert (ledger.rounds, ledger.asked, plan.starts) == (3, {1, 2, 3}, 2)
     assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent("spring")) == 3
     # What left is within what the statement says of the server: no user in more rounds than it counts.
-    joined = Counter((name, row) for name in SHARES for line in record_of(federation, name) for row in line["rows"])
+    joined = Counter((name, row) for name in SHARES for line in federation.record_of(name) for row in line["rows"])
     assert max(joined.values()) <= plan.mechanism.devices.participations == 2
 
 
@@ -204,14 +184,8 @@ def test_a_server_that_asks_for_a_masked_round_again_gets_no_second_vector(
     assert answers == ({"twice": 4} if restarted else {"joined": 4})
 
 
-def record_of(federation, name: str) -> list[dict]:
-    """The tasks that a device answered."""
-    lines = (federation.path.parent / "devices" / f"{name}.jsonl").read_text().splitlines()
-    return [line for line in map(json.loads, lines) if "rows" in line]
-
-
 def test_epsilon_of_a_run_that_was_killed_is_that_of_a_run_that_was_not(federation, tmp_path, store, vocabulary):
-    whole = Federation(tmp_path / "whole", store, vocabulary)
+    whole = Killable(tmp_path / "whole", store, vocabulary)
     sottovoce.train(masked_recipe(whole), whole.run, coordinator=whole.coordinator(Fleet(whole)))
     fleet = Fleet(federation)
     fleet.kill = "confirm"

@@ -54,7 +54,9 @@ def begun(tmp_path: Path, recipe: Recipe) -> Callable[..., RunFolder]:
         context = Context()
         opened = begin(recipe.replace(**sections), tmp_path / name, context)
         run = RunFolder.open(tmp_path / name)
-        Training(run, context, opened)._finish()
+        training = Training(run, context, opened)
+        training.ledger.start(0)
+        training._finish()
         return run
 
     return make

@@ -6,6 +6,7 @@ import stat
 
 import pytest
 
+from power_cut import Disk
 from sottovoce.federation.joined import Joined
 from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.errors import DamagedRun
@@ -53,3 +54,16 @@ def test_a_damaged_count_is_refused(tmp_path):
     (tmp_path / "joined" / "spring.jsonl.head").unlink(missing_ok=True)
     with pytest.raises(DamagedRun):
         make(tmp_path)
+
+
+def test_who_was_asked_outlasts_a_power_cut_in_a_folder_whose_name_a_killed_process_did_not_flush(
+    tmp_path, monkeypatch
+):
+    disk = Disk(tmp_path, monkeypatch)
+    try:
+        (tmp_path / "joined").mkdir()
+        make(tmp_path).note(1, ["phone"])
+        disk.cut()
+        assert make(tmp_path).asked(1) == ("phone",)
+    finally:
+        disk.close()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from power_cut import Disk
 from sottovoce.runs.hash_chain import Chain
 from sottovoce.runs.ledger import Ledger, StoreLedger, read_ledger
 from sottovoce_evidence.accounting import SampledGaussian
@@ -234,3 +235,18 @@ def test_a_charge_that_is_on_disk_is_not_refused_for_what_lies_beside_it(tmp_pat
     monkeypatch.setattr(os, "open", full)
     StoreLedger(tmp_path / "ledger.jsonl").charge("a", "training", EVENT, 1)
     assert StoreLedger(tmp_path / "ledger.jsonl").spent() == [(EVENT, 1)]
+
+
+def test_a_file_whose_name_a_killed_process_did_not_flush_outlasts_a_power_cut_once_it_was_read(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    disk = Disk(tmp_path, monkeypatch)
+    try:
+        Chain(path).append({"round": 1})
+        disk.cut()
+        assert not path.exists()
+        Chain(path).append({"round": 1})
+        assert Chain.read(path, repair=True).lines
+        disk.cut()
+        assert Chain.read(path).lines == [{"round": 1}]
+    finally:
+        disk.close()

@@ -48,8 +48,9 @@ class Joined:
     def note(self, round_number: int, asked: Sequence[str]) -> None:
         """Keep who is asked."""
         self._chain.append({"round": round_number, "asked": list(asked)})
-        if self._new:
+        if self._new:  # the folder may be new too, of a process that was killed before it flushed the name
             sync_folder(self._chain.path.parent)
+            sync_folder(self._chain.path.parent.parent)
             self._new = False
         self._count(round_number, asked)
 

@@ -68,8 +68,10 @@ def open_committed(run: RunFolder, commits: Sequence[Commit]) -> Checkpoint:
     """The checkpoint that a run committed last. A draft of it gets its name: a crash came between.
 
     Raises:
-        DamagedRun: what lies there fell behind, or is not what was committed.
+        DamagedRun: what lies there fell behind, or is not what was committed; or nothing was.
     """
+    if not commits:
+        raise damaged(f"the ledger of the store of {run.path} has no commit of this run")
     commit = commits[-1]
     path = _file(run.checkpoints, commit.round)
     for file in (_draft(run.checkpoints, commit), path):

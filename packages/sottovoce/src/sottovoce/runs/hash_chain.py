@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from sottovoce.files import append_synced, sync_file
+from sottovoce.files import append_synced, sync_file, sync_folder
 from sottovoce_evidence.errors import DamagedRun, SottoError
 from sottovoce_evidence.files import LINES, Json, parse_json, read_plain, unreadable
 from sottovoce_evidence.ledger import checked, next_check
@@ -52,8 +52,9 @@ class Chain:
             chain.notes.append(f"{path} ends within a line, as after a crash: that line counts for nothing{done}")
         if last and repair:
             _cut(path, len(contents) - len(last)) if torn else append_synced(path, b"\n")
-        if repair:  # a process that was killed may not have flushed what it wrote
+        if repair:  # a process that was killed may not have flushed what it wrote, nor the name of the file
             sync_file(path)
+            sync_folder(path.parent)
         chain._size = path.stat().st_size if repair else len(contents)
         return chain
 
