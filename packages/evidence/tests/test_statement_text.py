@@ -142,7 +142,7 @@ def test_a_fact_has_its_sentence(facts, sentence):
     [
         ({}, "sampling", "Poisson: every user joins a round independently, with probability 0.01"),
         ({}, "settings", "users: 5,000; cohort: 50"),
-        ({}, "estimator", "of sensitivity 0.01, total weight W = 5,000"),
+        ({}, "estimator", "fixed denominator, of sensitivity 0.01; total weight W = 5,000"),
         ({"sampling": "in_turn"}, "sampling", "one user joins 1 planned round at most, two of them 100 rounds apart"),
         (
             {"sampling": "min_separation", "min_separation": 3, "participations": 2},

@@ -104,7 +104,8 @@ def rows(statement: Statement) -> dict[str, list[str]]:
         "sampling": _sampling(statement),
         "clip": _clip(statement),
         "estimator": [
-            f"of sensitivity {statement.mechanism.sensitivity:.4g}, total weight W = {privacy.declared_weight:,g}"
+            f"{privacy.estimator.replace('_', ' ')}, of sensitivity {statement.mechanism.sensitivity:.4g}",
+            f"total weight W = {privacy.declared_weight:,g}",
         ],
         "noise": _noise(statement),
         "settings": pairs({name: value for name, value in privacy.to_json().items() if value != usual.get(name)}),

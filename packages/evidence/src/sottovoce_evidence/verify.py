@@ -270,7 +270,8 @@ class _Found:
             std, delta = line.get("noise_std", stds[0]), line.get("delta", due.delta)
             clipped = mechanism.tracking is not None or math.isclose(norm, planned, rel_tol=ROUNDING)
             if not clipped or not any(math.isclose(std, one, rel_tol=ROUNDING) for one in stds) or delta != due.delta:
-                yield f"the clip norm, the noise or the δ of round {number} is not that of {RECIPE}"
+                stated = f"clip norm {norm:g} and noise of standard deviation {std:g} at δ = {_value(delta)}"
+                yield f"round {number} has {stated}, and by {RECIPE} they are {planned:.7g} and {stds[0]:.7g}"
                 return
         if not lines or due.chosen:  # the ε of a choice has more than the rounds of the record
             return
