@@ -16,7 +16,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from sottovoce.federation import keys
-from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
+from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase, Say, log
 from sottovoce.federation.masking import masks, sharing
 from sottovoce.federation.masking.context import context_of
 from sottovoce.federation.masking.graph import Graph, Terms, graph_of, quorum
@@ -39,7 +39,6 @@ from sottovoce.federation.masking.messages import (
 from sottovoce.federation.masking.participant import pair_mask, self_mask
 from sottovoce.federation.masking.vector import Layout, largest_noise
 from sottovoce.federation.messages import Code, Contribution, Refused, Task, digest
-from sottovoce.federation.transport import Say, log
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.estimators import WEIGHT_STEP
 from sottovoce.privacy.fixed_point import BIT_STEP, BITS, MOST

@@ -5,9 +5,12 @@ A plain sum has one phase. Nothing here knows how messages travel.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+log = logging.getLogger("sottovoce.rounds")
+Say = Callable[[str], None]  # takes what is said of devices: it is shown once the round is committed
 JOINED = "joined"  # how an answer counts that is in the sum; any other is a `Code`
 
 

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import jax
 import numpy as np
 
-from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase
+from sottovoce.federation.aggregation.phases import JOINED, DeviceSum, Phase, Say, log
 from sottovoce.federation.messages import Code, Contribution, Nothing, Refused, digest, largest_answer, read_answer
-from sottovoce.federation.transport import Say, log
 from sottovoce.models.contract import LanguageModel
 from sottovoce.privacy.clipping import CLIPS, SAFE_SHARE
 from sottovoce.privacy.estimators import WEIGHT_STEP
