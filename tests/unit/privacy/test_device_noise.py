@@ -236,7 +236,7 @@ def test_roundings_of_many_devices_count_in_the_largest_noise():
     ],
 )
 def test_what_has_no_accounting_is_refused(changed):
-    with pytest.raises(SottoError, match="federation.noise='devices' needs"):
+    with pytest.raises(SottoError, match=r"federation\.noise='devices' needs"):
         replace(mechanism(), **changed)
 
 
