@@ -136,7 +136,7 @@ class MaskedFleet:
         registered = {name: known[name].users for name in self.names}
         public_keys = {name: one.public_key for name, one in known.items()}
         asked = Asked(registered, public_keys, sum(registered.values()))
-        federation = Federation("masked", self.terms.survivors, self.terms.colluding)
+        federation = Federation(self.terms.survivors, self.terms.colluding)
         return MaskedAggregator(task or some_task(), asked, federation, MECHANISM, LIKE)
 
     def play(self, task: Task | None = None) -> DeviceSum:

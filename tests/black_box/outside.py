@@ -45,7 +45,7 @@ KINDS = {
     "blt": 'noise = "blt"\nnoise_coefficients = [0.3, 0.2]\nnoise_decays = [0.9, 0.4]\n',
 }
 # Two devices add all that they must; the server tops up to z.
-DEVICES = '[federation]\naggregation = "masked"\nsurvivors = 2\nnoise = "devices"\nserver_noise_multiplier = 1.2\n'
+DEVICES = '[federation]\nsurvivors = 2\nnoise = "devices"\nserver_noise_multiplier = 1.2\n'
 USERS, COHORT, APART = 8, 2, 4  # all users are asked once in four rounds
 
 

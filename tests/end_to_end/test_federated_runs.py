@@ -61,7 +61,7 @@ def test_a_run_over_devices_looks_like_any_other(federation, tmp_path, capsys):
     assert sum(count for _, count in StoreLedger(federation.path / "ledger.jsonl").spent()) == 3
     said = json.loads((run / "privacy.json").read_text())
     assert said["private"] is True
-    assert {"watchers", "server", "silos"} <= set(said["not_covered"])
+    assert {"adversaries", "silos"} <= set(said["not_covered"])
     assert (said["registered"]["devices"], said["registered"]["keys_made_by_server"]) == (3, 3)
     assert "epsilon_server" not in said  # it sees every update
     # Nobody's numbers are in what is public; how devices answered is for the owner.

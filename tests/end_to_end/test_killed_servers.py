@@ -25,7 +25,6 @@ from sottovoce.runs.record import Lines
 
 SHARES = {"phone": 1, "tablet": 1, "clinic": 3, "silo": 7}
 NOISED = {
-    "aggregation": "masked",
     "survivors": 2,
     "noise": "devices",
     "server_noise_multiplier": 0.8,
@@ -107,7 +106,7 @@ def noised(monkeypatch) -> dict[int, bool]:
     found, real = {}, rounds.release
 
     def release(algorithm, state, *others):
-        found[state.round + 1] = algorithm.mechanism.devices.modulus is None
+        found[state.round + 1] = algorithm.mechanism.modulus is None
         return real(algorithm, state, *others)
 
     monkeypatch.setattr(rounds, "release", release)
@@ -247,7 +246,7 @@ def test_what_is_logged_of_a_round_waits_for_its_checkpoint(federation, aggregat
 
     recipe = tiny_recipe(federation.path, privacy={"users": 12, "cohort": 6}, run={"rounds": 3})
     if aggregation == "masked":  # three of four devices: nothing is unmasked
-        recipe = recipe.replace(federation={"aggregation": "masked", "survivors": 4})
+        recipe = recipe.replace(federation={"survivors": 4})
     fleet = Fleet(federation)
     fleet.spoil = lambda name, answer: answer[:9] if name == "phone" else answer
     fleet.kill = "join"

@@ -37,7 +37,7 @@ def test_masked_rounds_go_on_when_a_device_dies_between_two_phases_and_the_proxy
     world: World = real_world
     recipe = tiny_recipe(tmp_path / "federation").replace(
         privacy={"users": 14, "cohort": 14}, run={"rounds": 1000, "block": 0},
-        federation={"aggregation": "masked", "survivors": 2},
+        federation={"survivors": 2},
     )  # fmt: skip
     (tmp_path / "recipe.toml").write_text(recipe.to_toml())
     run = tmp_path / "run"

@@ -19,7 +19,6 @@ from sottovoce.runs.record import Lines
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NOISED = {
-    "aggregation": "masked",
     "survivors": 2,
     "noise": "devices",
     "server_noise_multiplier": 0.8,

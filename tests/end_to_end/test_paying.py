@@ -283,7 +283,7 @@ def test_weights_that_were_given_are_told_of(recipe, store, tmp_path):
     "change",
     [
         {"clip_norm": 1e-22}, {"clip_norm": 1e39}, {"clip_schedule": [[1, 1e-50]]},
-        {"estimator": "clipped_denominator", "min_weight": 1e-45}, {"total_weight": 1e-60},
+        {"estimator": "clipped_denominator", "total_weight": 1e-45}, {"total_weight": 1e-60},
         {"noise_multiplier": 1e-200}, {"noise_schedule": [[1, 1e-9]]},
         {"noise_multiplier": 1e-200, "adaptive_quantile": 0.5, "adaptive_bit_noise": 9.0},
         {"clipping": "per_layer", "clip_norm": 1e-9},

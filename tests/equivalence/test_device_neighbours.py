@@ -102,7 +102,7 @@ def assembly_of(aggregation: str, sampling: str) -> Assembly:
         "run": {"rounds": ROUNDS},
         "privacy": {"users": sum(REGISTERED.values()), "cohort": 4, "clip_norm": S, **SAMPLING[sampling]},
         "local": {"learning_rate": 20.0},
-        "federation": {"aggregation": "masked", "survivors": 3} if aggregation == "masked" else {},
+        "federation": {"survivors": 3} if aggregation == "masked" else {},
     }
     return assemble(tiny_recipe("nowhere", **sections), store_of([X]))
 

@@ -30,7 +30,6 @@ from sottovoce_evidence.accounting import SampledGaussian, epsilon
 
 SHARES = {"phone": 1, "silo": 7, "clinic": 5}
 NOISED = {
-    "aggregation": "masked",
     "survivors": 2,
     "noise": "devices",
     "server_noise_multiplier": 0.8,
@@ -79,7 +78,7 @@ def played(store, vocabulary, tmp_path, monkeypatch):
     moduli, add_noise = [], Mechanism.add_noise
 
     def noticed(self, *of):
-        moduli.append(self.devices.modulus)
+        moduli.append(self.modulus)
         return add_noise(self, *of)
 
     monkeypatch.setattr(Mechanism, "add_noise", noticed)

@@ -77,7 +77,7 @@ def test_a_masked_sum_is_the_plain_sum_to_the_bit(store, vocabulary, tmp_path, s
     store = some_of(store, 0, sum(SHARES.values()))
     firsts = dict(zip(SHARES, np.cumsum([0, *SHARES.values()]).tolist(), strict=False))
     released = {}
-    for aggregation in ({}, {"aggregation": "masked", "survivors": 2}):
+    for aggregation in ({}, {"survivors": 2}):
         folder = tmp_path / str(len(aggregation))
         roster = make_roster(folder / "federation", vocabulary, store.tokens_per_user, SHARES, public)
         assembly = assemble(tiny_recipe(folder, **settings, federation=aggregation), store)

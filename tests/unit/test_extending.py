@@ -21,13 +21,14 @@ from sottovoce.local.update import FedAvg
 from sottovoce.models.lstm import LSTM
 from sottovoce.planning.plan import make_plan
 from sottovoce.privacy import clipping, estimators, sampling
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.runs.ledger import read_ledger
 from sottovoce.training.types import Task
 from sottovoce_evidence import accounting, bounds
 from sottovoce_evidence import sampling as numbers
 from sottovoce_evidence.accounting import Event, events
-from sottovoce_evidence.accounting.matrices import Participation
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.mechanism import sampler_of
 from sottovoce_evidence.recipe import Privacy, Recipe
 from sottovoce_evidence.statement_text import prose
 
@@ -179,12 +180,12 @@ def test_a_recipe_names_a_block_that_there_is_and_its_page_lists_them_all(key):
 def test_every_sampler_answers_what_a_run_asks():
     for name in sampling.SAMPLERS:
         separated = {"min_separation": 5} if sampling.SAMPLERS[name].takes("min_separation") else {}
-        participation = Participation(30, 5, 6) if separated else None
         examples = sampling.SAMPLERS[name].takes("examples_per_user")
         if examples:
             sampler = sampling.Examples(0.1, 3)
         else:
-            sampler = sampling.build_sampler(name, cohort=10, users=100, seed=1, participation=participation)
+            privacy = {"sampling": name, "cohort": 10, "users": 100, **separated}
+            sampler = sampler_of(Recipe().replace(privacy=privacy, run={"rounds": 30}), KINDS)
         assert sampler.event(1.5).noise_multiplier == 1.5
         assert sampler.of_population(20, 40).expected(40) == 20
         assert accounting.epsilon(sampler.events([(1.5, 30)]), 1e-5, "pld" if examples else "rdp") > 0

@@ -156,3 +156,10 @@ def test_relative_paths_of_a_recipe_start_at_its_folder(tmp_path, monkeypatch, w
 def test_an_unknown_recipe_names_the_shipped_ones():
     with pytest.raises(SottoError, match="did you mean 'demo'"):
         Recipe.load("dmeo")
+
+
+def test_settings_take_bare_words_and_values_as_python_writes_them():
+    texts = ["privacy.secrets=entropy", "run.rounds=20", "model.kind=gru", "model.tied=True", "model.dropout=.5"]
+    recipe = Recipe().with_settings(texts)
+    assert (recipe.privacy.secrets, recipe.run.rounds, recipe.model.kind) == ("entropy", 20, "gru")
+    assert (recipe.model.tied, recipe.model.dropout) == (True, 0.5)

@@ -51,7 +51,6 @@ ADAPTIVE = PLAIN.replace(privacy={"adaptive_quantile": 0.5, "adaptive_bit_noise"
 CORRELATED = TURNS.replace(privacy={"noise": "banded", "noise_coefficients": (1.0, 0.5)})
 MASKED = TURNS.replace(
     federation={
-        "aggregation": "masked",
         "survivors": 8,
         "colluding": 2,
         "noise": "devices",

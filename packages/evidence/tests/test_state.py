@@ -38,7 +38,7 @@ LAYERS = {"clipping": "per_layer"}
 ADAPTIVE = {"adaptive_quantile": 0.5, "adaptive_bit_noise": 5.0}
 CORRELATED = {"sampling": "min_separation", "min_separation": 5, "participations": 3}
 CORRELATED |= {"noise": "banded", "noise_coefficients": [1.0, 0.5]}
-NOISED = {"aggregation": "masked", "noise": "devices", "survivors": 10, "colluding": 2, "server_noise_multiplier": 0.8}
+NOISED = {"noise": "devices", "survivors": 10, "colluding": 2, "server_noise_multiplier": 0.8}
 MASKED = NOISED | {"noise": "server", "server_noise_multiplier": None}
 PLAIN: dict[str, Any] = {}
 FOUND_WORDS = VocabularyFacts("9f86d081", "private", epsilon=1.0, delta=1e-6)
@@ -241,7 +241,7 @@ def test_runs_of_both_kinds_of_sampling_have_a_total_for_replacing_a_user():
 # --- what is not covered, and where tokens come from --------------------------------------------------------------
 
 ALWAYS = {"held_out", "settings", "later_runs", "owners_files", "other_models", "second_ids"}
-OF_DEVICES = {"watchers", "server", "silos"}
+OF_DEVICES = {"adversaries", "silos"}
 OF_MASKED = OF_DEVICES | {"spoiled_rounds"}
 
 
@@ -257,7 +257,6 @@ OF_MASKED = OF_DEVICES | {"spoiled_rounds"}
         (run(MASKED, registered=Registered(50)), OF_MASKED),
         (run(NOISED, registered=Registered(50)), OF_MASKED),
         (run(NOISED, registered=Registered(50, 2)), OF_MASKED),
-        (run(NOISED, registered=Registered(50, 3)), OF_MASKED | {"kept_keys"}),
         (run(MASKED), set()),  # a simulation
     ],
 )

@@ -290,8 +290,8 @@ NAMED_LIES = {
     ),
     "text of all users is pooled": lambda e: _lie(e, {"run": {"algorithm": "central"}}),
     "examples are drawn, and users charged": lambda e: _lie(e, {"run": {"algorithm": "els"}}),
-    "noise of devices in sums that are not masked": lambda e: _lie(
-        e, {"federation": {"noise": "devices", "survivors": 8, "colluding": 2, "server_noise_multiplier": 0.8}}
+    "noise of devices in a sum over one honest device": lambda e: _lie(
+        e, {"federation": {"noise": "devices", "survivors": 8, "colluding": 7, "server_noise_multiplier": 0.8}}
     ),
     "weights that no total is declared for": lambda e: _lie(e, {"privacy": {"weight_cap": 9.0}}),
     "words of users that cost nothing": lambda e: _lie(e, vocabulary=replace(e.facts.vocabulary, source="private")),

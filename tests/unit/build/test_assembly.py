@@ -100,7 +100,7 @@ def test_the_kind_of_device_is_in_the_layout_that_processes_compare(store, monke
         ({}, None),
         ({"total_weight": 30.0}, 30.0),
         ({"estimator": "clipped_denominator"}, None),
-        ({"estimator": "clipped_denominator", "min_weight": 20.0}, 20.0),
+        ({"estimator": "clipped_denominator", "total_weight": 20.0}, 20.0),
     ],
     ids=str,
 )

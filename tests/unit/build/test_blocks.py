@@ -22,7 +22,7 @@ def test_each_sampler_gets_what_is_declared():
 
 def test_the_denominator_is_declared():
     assert estimator_of(GOOD.privacy) == FixedDenominator(50.0)
-    least = GOOD.replace(privacy={"estimator": "clipped_denominator", "min_weight": 400.0})
+    least = GOOD.replace(privacy={"estimator": "clipped_denominator", "total_weight": 400.0})
     assert estimator_of(least.privacy) == ClippedDenominator(20.0)
 
 

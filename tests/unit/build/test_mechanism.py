@@ -62,7 +62,7 @@ def test_samplers_are_of_the_declared_population(sampling, built):
     [
         ({}, FlatClip(15.0), FixedDenominator(50.0)),
         ({"clipping": "per_layer", "clip_norm": 2.0}, PerLayerClip.even(2.0, 4), FixedDenominator(50.0)),
-        ({"estimator": "clipped_denominator", "min_weight": 400.0}, FlatClip(15.0), ClippedDenominator(20.0)),
+        ({"estimator": "clipped_denominator", "total_weight": 400.0}, FlatClip(15.0), ClippedDenominator(20.0)),
         ({"mode": "none", "clipping": "none", "estimator": "true_average"}, NoClip(), TrueAverage()),
     ],
     ids=str,

@@ -14,7 +14,7 @@ import pytest
 from family import of_family
 from sottovoce.build import rules
 from sottovoce.build.assembly import adapters_of
-from sottovoce.build.mechanism import resolve
+from sottovoce.build.mechanism import build_mechanism, resolve
 from sottovoce.build.rules import (
     StoreFacts,
     adapter_rules,
@@ -33,6 +33,7 @@ from sottovoce_evidence.accounting import Spent
 from sottovoce_evidence.accounting.events import GaussianRelease, SampledGaussian
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Recipe, shipped_recipes
+from sottovoce_evidence.statement import Evidence, RunFacts, VocabularyFacts, state
 
 GOOD = Recipe().replace(
     local={"batch": 2, "unroll": 5},
@@ -109,8 +110,8 @@ def federation(**keys: Any) -> dict[str, Any]:
     return {"federation": keys}
 
 
-MASKED = federation(aggregation="masked", survivors=3)
-NOISED = federation(aggregation="masked", survivors=3, noise="devices")
+MASKED = federation(survivors=3)
+NOISED = federation(survivors=3, noise="devices")
 
 
 # For each scope, in the order of its rules: an example, and words of its sentence.
@@ -128,11 +129,8 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(privacy(examples_per_user=4)), "privacy.examples_per_user=4 is for run.algorithm='els', not 'fedavg'"),
         (case(privacy(sampling="examples")), "privacy.sampling='examples' is that of run.algorithm='els'"),
         (case(ELS, privacy(sampling="fixed")), "draws examples by Poisson sampling, not 'fixed'"),
-        (case(ELS, privacy(examples_per_user=0)), "privacy.examples_per_user is not set: run.algorithm='els' needs"),
-        (case(ELS, privacy(examples_per_user=10_001)), "must be at most 10,000; take longer examples"),
         (case(ELS, {"local": {"tokens": 0}}), "local.tokens is not set: with run.algorithm='els'"),
         (case(ELS, privacy(users=2**20, examples_per_user=8192)), "examples are numbered with 32 bits"),
-        (case(ELS, privacy(accountant="rdp")), "privacy.accountant='rdp' has no accounting for sampled examples"),
         (case(ELS, processes=2), "run.algorithm='els' trains in one process"),
         (case(privacy(users=0)), "privacy.users is not set"),
         (case(privacy(cohort=0)), "privacy.cohort is not set, or 0: it must be > 0"),
@@ -147,8 +145,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "privacy.cohort=21 must be at most the declared privacy.users=20",
         ),
         (case(privacy(participations=2)), "privacy.participations=2 is for privacy.sampling='min_separation', not 'p"),
-        (case(separated(min_separation=0)), "privacy.min_separation is not set: the fewest rounds from one"),
-        (case(separated(min_separation=6)), "min_separation=6 needs 6 cohorts of 4 different users, and 20 are"),
         (case(separated(cohort=1, min_separation=11)), "min_separation=11 is more than run.rounds=10"),
         (case(separated(participations=1)), "10 cohorts of 4 are 40 user updates, and 20 users give 20 at most; use 2"),
         (
@@ -168,8 +164,6 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
             "server.schedule changes at round 11, and run.rounds=10",
         ),
         (case(privacy(adaptive_quantile=0.5, clipping="none")), "an adaptive clip norm needs a clip"),
-        (case(privacy(noise_bands=4)), "privacy.noise_bands has no meaning with privacy.noise='independent'"),
-        (case(correlated(noise="blt", noise_coefficients=[0.5])), "privacy.noise_decays must be as many as"),
         (case(privacy(**EXPERIMENT), correlated()), "privacy.noise='banded' is for private runs"),
         (case(privacy(noise="banded")), "use 'in_turn' or 'min_separation' as privacy.sampling, not 'poisson'"),
         (case(correlated(clip_schedule=[[1, 1.0], [5, 0.5]])), "privacy.clip_schedule changes rounds, and privacy.no"),
@@ -203,25 +197,11 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         (case(CENTRAL, {"run": {"devices": 2}}), "run.algorithm='central' trains on one device"),
         (case({"audit": {"users": 40}}, privacy(sampling="fixed")), "with privacy.sampling='fixed'; use 'poisson'"),
         (case({"audit": {"users": 40}}, processes=2), "cannot with several processes"),
-        (
-            case(federation(max_silos=2), privacy(sampling="fixed")),
-            "max_silos=2 needs silos that draw apart",
-        ),
-        (case(federation(max_silos=2), privacy(accountant="rdp")), "a person in several silos; use 'pld'"),
         (case(federation(participations=3)), "federation.participations=3 is for federation.noise='devices'"),
-        (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.aggregation="),
-        (case(NOISED, privacy(**EXPERIMENT)), "federation.noise='devices' is for private runs"),
-        (case(NOISED, correlated()), "federation.noise='devices' has no accounting with privacy.noise='banded'"),
-        (case(NOISED, privacy(adaptive_quantile=0.5)), "privacy.adaptive_quantile needs exact counts of users"),
-        (case(NOISED, privacy(noise_schedule=[[1, 1.0], [2, 2.0]])), "federation.noise='devices' has one noise"),
-        (case(NOISED, privacy(estimator="clipped_denominator")), "needs the exact weight of a cohort"),
+        (case(federation(noise="devices")), "hides a device in a sum that is masked; set federation.survivors"),
         (case(NOISED, privacy(sampling="fixed")), "federation.noise='devices' needs users who join by themselves"),
         (case(NOISED, separated(), federation(participations=3)), "federation.participations=3 is for 'poisson'"),
-        (
-            case(NOISED, federation(server_noise_multiplier=9.0)),
-            "federation.server_noise_multiplier=9 must be at most privacy.noise_multiplier=",
-        ),
-        (case(federation(survivors=3)), "federation.survivors=3 is for federation.aggregation='masked'"),
+        (case(federation(colluding=1)), "federation.colluding=1 is for masked sums; set federation.survivors"),
         (case(MASKED, federation(colluding=2)), "federation.survivors=3 must be 4 or more, federation.colluding + 2"),
         (case(MASKED, privacy(mode="none", clipping="none")), "masks hide whole numbers within a bound"),
     ],
@@ -234,7 +214,7 @@ EXAMPLES: dict[str, list[tuple[Case, str]]] = {
         ),
     ],
     "simulation": [
-        (case(MASKED), "federation.aggregation='masked' is for real devices: a simulation has no server to hide from"),
+        (case(MASKED), "federation.survivors=3 is for real devices: a simulation has no server to hide from"),
     ],
     "store": [
         (case({"local": {"objective": "rehearsal"}}, own_objective=True), "an objective of your own was given"),
@@ -332,6 +312,42 @@ def test_every_rule_has_an_example() -> None:
     }
     reached = {_line(SCOPES[scope](example)) for scope, examples in EXAMPLES.items() for example, _ in examples}
     assert yields == reached
+
+
+ONE_NOISE = "federation.noise='devices' needs a private run with independent noise, one noise multiplier, "
+REFUSED_WHEN_BUILT = [
+    (case(ELS, privacy(examples_per_user=0)), "examples_per_user"),
+    (case(ELS, privacy(examples_per_user=10_001)), "examples_per_user"),
+    (case(ELS, privacy(accountant="rdp")), "'rdp'"),
+    (case(separated(min_separation=0)), "min_separation=0 must be from 1 to 5, the declared users over the cohort"),
+    (case(separated(min_separation=6)), "min_separation=6 must be from 1 to 5"),
+    (case(federation(max_silos=2), privacy(sampling="fixed")), "'fixed' has no accounting for one person in 2 silos"),
+    (case(federation(max_silos=2), privacy(accountant="rdp")), "'rdp'"),
+    (case(NOISED, privacy(**EXPERIMENT)), ONE_NOISE),
+    (case(NOISED, privacy(mode="none", noise_multiplier=None)), "federation.noise='devices'"),
+    (case(NOISED, correlated(noise_coefficients=[1.0, 0.5])), ONE_NOISE),
+    (case(NOISED, privacy(adaptive_quantile=0.5)), ONE_NOISE),
+    (case(NOISED, privacy(noise_schedule=[[1, 1.0], [2, 2.0]])), ONE_NOISE),
+    (case(NOISED, privacy(estimator="clipped_denominator")), ONE_NOISE),
+    (case(NOISED, federation(server_noise_multiplier=9.0)), "server_noise_multiplier=9 is part of"),
+]
+
+
+@pytest.mark.parametrize(("example", "words"), REFUSED_WHEN_BUILT, ids=str)
+def test_what_has_no_accounting_is_refused_when_a_run_is_built_and_when_it_is_stated(example, words) -> None:
+    for build in (lambda recipe: build_mechanism(resolve(recipe), ("all",)), stated):
+        with pytest.raises(SottoError) as refused:
+            build(example.recipe)
+        assert words in str(refused.value)
+
+
+def stated(recipe):
+    """The statement of a run of this recipe, as `resolve` keeps the sampling of one."""
+    if recipe.run.algorithm == "els":
+        recipe = recipe.replace(privacy={"sampling": "examples"})
+    facts = RunFacts(run="1", rounds_planned=10, rounds_done=10, vocabulary=VocabularyFacts("9f", "public"))
+    evidence = Evidence(recipe, (), facts)
+    return state(replace(evidence, charged=evidence.mechanism().events(10)))
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -80,8 +80,8 @@ def test_a_demonstration_trains_a_plain_round_and_masked_ones_and_writes_a_repor
     run(tmp_path / "demo", said)
     plain, masked = devices.runs
     assert plain.devices == masked.devices == ["north", "south", "east"]
-    assert (plain.recipe.federation.aggregation, plain.recipe.run.rounds) == ("plain", 1)
-    assert (masked.recipe.federation.aggregation, masked.recipe.federation.survivors) == ("masked", 2)
+    assert (plain.recipe.federation.survivors, plain.recipe.run.rounds) == (0, 1)
+    assert masked.recipe.federation.survivors == 2
     assert (masked.recipe.privacy.users, masked.recipe.privacy.cohort) == (60, 15)
     assert reports == [masked.out] == [tmp_path / "demo" / "run"]
     assert said[-1] == "seen"

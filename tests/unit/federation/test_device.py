@@ -159,7 +159,7 @@ SEPARATELY = {"sampling": "min_separation", "min_separation": 3, "cohort": 3}
         {"model": {"embedding": 40_000, "hidden": 40_000, "adapter_rank": 1}},
         {"model": {**TALL, "head_size": 65_535, "context": 2**20 - 1}},  # no parameters: what attention remembers
         {"model": {"embedding": 1000, "hidden": 1000, "adapter_rank": 900}},
-        {"run": {"rounds": 10**12}, "federation": {"aggregation": "masked", "survivors": 2, "noise": "devices"}},
+        {"run": {"rounds": 10**12}, "federation": {"survivors": 2, "noise": "devices"}},
         {"privacy": {**SEPARATELY, "participations": 10**12}},
         {"privacy": {**SEPARATELY, "noise": "blt"}},
         {"privacy": {"noise_multiplier": None, "epsilon": 1.0}},
@@ -344,7 +344,7 @@ def test_the_users_of_a_silo_come_as_in_a_simulation(task, store, tmp_path):
 
 # --- masked rounds --------------------------------------------------------------------------------------------------
 
-MASKED = {"federation": {"aggregation": "masked", "survivors": 2}}
+MASKED = {"federation": {"survivors": 2}}
 SHARES = {"d00": 4, "d01": 5, "d02": 4}
 
 
@@ -477,7 +477,7 @@ def test_a_device_without_members_refuses_masked_rounds_and_says_what_to_copy(ev
 )
 def test_the_owner_decides_what_a_masked_round_must_declare(everybody, store, tmp_path, limits, masked, code):
     device = masked_fleet(tmp_path, store, limits)["d01"]
-    task = everybody if masked else changed(everybody, federation={"aggregation": "plain", "survivors": 0})
+    task = everybody if masked else changed(everybody, federation={"survivors": 0})
     assert code_of_any(device, task.to_bytes()) == code
 
 

@@ -208,6 +208,6 @@ def test_the_server_bounds_a_sum_by_all_registered_users_whoever_is_asked(play, 
         return found[-1]
 
     monkeypatch.setattr(rounds, "Asked", noted)
-    play(Here(), "spring", {"aggregation": "masked", "survivors": 2})
+    play(Here(), "spring", {"survivors": 2})
     assert {sum(each.registered.values()) for each in found} <= {6, 7}
     assert {each.users for each in found} == {11}

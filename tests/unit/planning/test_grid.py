@@ -42,7 +42,7 @@ def test_the_noise_of_a_choice_is_that_of_its_run(grid, number):
 @pytest.mark.parametrize(
     "more",
     [
-        {"estimator": "clipped_denominator", "min_weight": 3000.0},
+        {"estimator": "clipped_denominator", "total_weight": 3000.0},
         {"total_weight": 3000.0},
         {"clipping": "per_layer"},
         {"clip_schedule": [[1, 0.5], [20, 0.25]]},
@@ -64,7 +64,7 @@ def test_noise_of_devices_is_found_for_an_epsilon_and_has_one_against_the_server
     monkeypatch.setattr("sottovoce.planning.grid.EPSILONS", ())
     monkeypatch.setattr("sottovoce.planning.grid.COHORTS", (1.0,))
     monkeypatch.setattr("sottovoce.planning.grid.FEWER_ROUNDS", ())
-    devices = {"aggregation": "masked", "noise": "devices", "survivors": 10, "colluding": 2}
+    devices = {"noise": "devices", "survivors": 10, "colluding": 2}
     recipe = MINE.replace(privacy={"accountant": "auto"}, federation=devices)
     grid = plan_recipe(recipe)
     (choice,) = grid.choices

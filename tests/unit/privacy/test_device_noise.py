@@ -103,14 +103,14 @@ def noised(made: Mechanism, seed: int = 0) -> np.ndarray:
 
 def test_a_simulation_has_the_noise_of_all_survivors_and_a_server_its_own():
     chi = stats.chi2(SIZE)
-    for devices, variance in (
-        (DEVICES, 0.64 * 12 / 9 + 0.36),
-        (replace(DEVICES, modulus=0), 0.36),
+    for made, variance in (
+        (mechanism(), 0.64 * 12 / 9 + 0.36),
+        (mechanism().across_devices(), 0.36),
     ):
-        squares = np.sum(noised(mechanism(devices)) ** 2)
+        squares = np.sum(noised(made) ** 2)
         assert 1e-3 < chi.cdf(squares / variance) < 1 - 1e-3
         assert not 1e-3 < chi.cdf(squares / (0.85 * variance)) < 1 - 1e-3
-    assert not np.any(noised(mechanism(replace(DEVICES, modulus=0), z=0.8)))
+    assert not np.any(noised(mechanism(z=0.8).across_devices()))
     made = mechanism()
     assert made.noise_std(1, [S])[0] == pytest.approx(math.sqrt(0.64 * 12 / 9 + 0.36) * S / QW)
     # What devices and the server add up to at the least, whatever part of it the server draws.
@@ -236,7 +236,7 @@ def test_roundings_of_many_devices_count_in_the_largest_noise():
     ],
 )
 def test_what_has_no_accounting_is_refused(changed):
-    with pytest.raises(SottoError, match="noise of devices needs"):
+    with pytest.raises(SottoError, match=r"federation\.noise='devices' needs"):
         replace(mechanism(), **changed)
 
 

@@ -11,8 +11,9 @@ from scipy import stats
 
 from sottovoce.privacy.clipping import FlatClip
 from sottovoce.privacy.estimators import FixedDenominator
+from sottovoce.privacy.kinds import KINDS
 from sottovoce.privacy.mechanism import Mechanism
-from sottovoce.privacy.sampling import SAMPLERS, Examples, FixedSize, InTurn, MinSeparation, Poisson, build_sampler
+from sottovoce.privacy.sampling import SAMPLERS, Examples, FixedSize, InTurn, MinSeparation, Poisson
 from sottovoce_evidence.accounting import (
     Covered,
     Event,
@@ -24,6 +25,8 @@ from sottovoce_evidence.accounting import (
 from sottovoce_evidence.accounting.events import ADDED
 from sottovoce_evidence.accounting.matrices import Banded, Identity, Participation
 from sottovoce_evidence.errors import SottoError
+from sottovoce_evidence.mechanism import sampler_of
+from sottovoce_evidence.recipe import Recipe
 from sottovoce_evidence.schedule import Schedule
 
 SIZES = [(1, 1), (1, 5), (3, 7), (4, 10), (5, 10), (7, 7), (6, 11)]
@@ -173,8 +176,15 @@ def test_the_rounds_of_a_user_follow_from_the_name_and_public_constants_alone():
 def test_a_separation_that_too_few_users_can_keep_is_refused(b, k, match):
     with pytest.raises(SottoError, match=match):
         MinSeparation(4, 40, 3, b, k)
-    with pytest.raises(SottoError, match="min_separation is not set"):
-        build_sampler("min_separation", cohort=4, users=40)
+    with pytest.raises(SottoError, match="min_separation=0 must be from 1"):
+        built_sampler("min_separation")
+
+
+def built_sampler(name, run=None, silos=1, **privacy):
+    """The sampler of a recipe of 10 rounds, which asks 4 of 40 users a round."""
+    settings = {"sampling": name, "cohort": 4, "users": 40, **privacy}
+    changes = {"privacy": settings, "run": {"rounds": 10, **(run or {})}, "federation": {"max_silos": silos}}
+    return sampler_of(Recipe().replace(**changes), KINDS)
 
 
 def test_one_turn_is_one_gaussian_mechanism_without_amplification():
@@ -226,14 +236,15 @@ def test_a_cohort_of_more_than_everybody_is_refused():
     ],
 )
 def test_a_sampler_gets_the_constants_that_its_constructor_takes(name, built, relation):
-    given = {"seed": 3, "participation": Participation(10, 2, 9)}
-    sampler = build_sampler(name, cohort=4, users=40, **given)
+    apart = {"min_separation": 2, "participations": 9}
+    sampler = built_sampler(name, {"seed": 3}, **apart)
     assert sampler == built
     assert sampler.relation == relation
     assert sampler.user_rate == pytest.approx(0.1)
     assert sampler.expected(40) == pytest.approx(4)
-    given["participation"] = Participation(50, 2, 17)  # as many rounds of other cohorts
-    assert sampler.of_population(3, 9) == build_sampler(name, cohort=3, users=9, **given)
+    apart["participations"] = 17  # as many rounds of other cohorts
+    other = built_sampler(name, {"seed": 3, "rounds": 50}, cohort=3, users=9, **apart)
+    assert sampler.of_population(3, 9) == other
 
 
 def test_what_a_run_costs_is_what_its_rounds_cost():
@@ -254,9 +265,9 @@ def test_only_users_who_flip_their_own_coins_are_independent_and_only_turns_are_
 
 
 def test_a_cohort_that_is_no_whole_number_and_an_unknown_name_are_refused():
-    assert build_sampler("poisson", cohort=2.5, users=40).user_rate == 2.5 / 40
+    assert built_sampler("poisson", cohort=2.5).user_rate == 2.5 / 40
     with pytest.raises(SottoError, match="whole number"):
-        build_sampler("fixed", cohort=2.5, users=40)
+        built_sampler("fixed", cohort=2.5)
     with pytest.raises(SottoError, match="did you mean 'poisson'"):
         SAMPLERS["poison"]
 
@@ -277,18 +288,16 @@ def test_examples_are_drawn_from_as_many_places_for_every_user():
         Examples(0.25, 4).sample(range(41), bytes(32))
     with pytest.raises(SottoError, match="example_rate"):
         Examples(0.0, 4)
-    with pytest.raises(SottoError, match=r"run\.algorithm='els'"):
-        build_sampler("examples", cohort=4, users=40)
 
 
 def test_a_person_in_several_silos_is_charged_for_the_coins_of_all():
-    sampler = build_sampler("poisson", cohort=4, users=40, silos=3)
+    sampler = built_sampler("poisson", silos=3)
     assert sampler.event(1.5) == SampledExamples(3 * 1.5, 0.1, 3)
     assert (sampler.most_updates, Poisson(0.1).most_updates) == (3, 1)
     assert np.array_equal(sampler.sample(range(40), bytes(32)), Poisson(0.1).sample(range(40), bytes(32)))
     assert sampler.of_population(5, 10).event(1.5) == SampledExamples(3 * 1.5, 0.5, 3)
     with pytest.raises(SottoError, match="no accounting for one person in 2 silos"):
-        build_sampler("fixed", cohort=4, users=40, silos=2)
+        built_sampler("fixed", silos=2)
     with pytest.raises(SottoError, match="silos=0"):
         Poisson(0.1, silos=0)
 
@@ -296,8 +305,8 @@ def test_a_person_in_several_silos_is_charged_for_the_coins_of_all():
 @pytest.mark.parametrize("matrix", [Identity(), Banded((1.0, 0.5, 0.3, 0.2))], ids=["independent", "correlated"])
 def test_silos_that_keep_the_separation_apart_move_a_run_no_further_than_one(matrix):
     """Whichever rounds each of two silos has a person in, the same or others: half of each adds up to one at most."""
-    joining = Participation(7, 3, 2)
-    sampler = build_sampler("min_separation", cohort=2, users=12, participation=joining, silos=2)
+    declared = {"cohort": 2, "users": 12, "min_separation": 3, "participations": 2}
+    sampler = built_sampler("min_separation", {"rounds": 7}, silos=2, **declared)
     assert sampler.event(1.5) == ONE
     sensitivity = matrix.sensitivity(sampler.participation(7))
     patterns = [p for n in (1, 2) for p in itertools.combinations(range(1, 8), n) if n == 1 or p[1] - p[0] >= 3]

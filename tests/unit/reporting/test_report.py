@@ -268,7 +268,7 @@ def test_a_clip_norm_that_changes_has_a_figure():
 
 @pytest.mark.slow
 def test_who_sees_what_of_a_run_across_devices_is_a_table():
-    masked = make_statement(registered=Registered(9), federation=Federation("masked", survivors=6, colluding=2))
+    masked = make_statement(registered=Registered(9), federation=Federation(survivors=6, colluding=2))
     page = text_of(without_rounds(statement=masked))
     assert all(one.who in page and one.sees in page for one in adversaries(masked))
     assert "who sees what" in page

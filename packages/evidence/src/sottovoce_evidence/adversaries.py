@@ -33,15 +33,14 @@ def adversaries(statement: Statement) -> tuple[Adversary, ...]:
         Adversary("other devices", "the models, and under masked sums which devices are in a round", None)
         if masked
         else Adversary("other devices", "the model after every round", statement.epsilon),
-        *(_server_of_masked(statement, statement.federation) if masked else _server_of_plain()),
+        *_server(statement, statement.federation),
     )
 
 
-def _server_of_plain() -> Iterator[Adversary]:
-    yield Adversary("the server", "what each device sends, before the noise", math.inf)
-
-
-def _server_of_masked(statement: Statement, declared: Federation) -> Iterator[Adversary]:
+def _server(statement: Statement, declared: Federation) -> Iterator[Adversary]:
+    if not declared.masked:
+        yield Adversary("the server", "what each device sends, before the noise", math.inf)
+        return
     when = "with the noise of the devices" if declared.noise == "devices" else "before the noise"
     epsilon = math.inf if statement.epsilon_server is None else statement.epsilon_server
     each, honest = f"what each device sends, {when}", declared.survivors - declared.colluding
@@ -50,7 +49,7 @@ def _server_of_masked(statement: Statement, declared: Federation) -> Iterator[Ad
     if declared.colluding:
         sees = f"one sum over {count_of(honest, 'other device')} or more, {when}"
         yield Adversary(f"the server with up to {colluding}", sees, epsilon)
-    if statement.registered is not None and "kept_keys" in statement.not_covered:
-        made = count_of(statement.registered.keys_made_by_server, "device key")
-        yield Adversary(f"the server, if it kept the {made} that it made", each, math.inf)
+    made = 0 if statement.registered is None else statement.registered.keys_made_by_server
+    if made > declared.colluding:  # it could stand in for these devices
+        yield Adversary(f"the server, if it kept the {count_of(made, 'device key')} that it made", each, math.inf)
     yield Adversary(f"the server with more than {colluding}", each, math.inf)

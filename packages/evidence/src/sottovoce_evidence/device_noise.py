@@ -17,6 +17,7 @@ import numpy as np
 
 from sottovoce_evidence.accounting.events import Event, SampledGaussian
 from sottovoce_evidence.errors import SottoError, count_of
+from sottovoce_evidence.files import Facts
 from sottovoce_evidence.sampling import Sampling
 
 STEPS = 2.0**26  # of the grid in S, at least; a test compares it with `bounds.grid_of`
@@ -26,16 +27,17 @@ WRAPS = 2.0**-40  # the chance that noise makes a masked sum wrap round, in a ro
 
 
 @dataclass(frozen=True)
-class DeviceNoise:
-    """What is declared of the noise of devices, and what follows from it."""
+class DeviceNoise(Facts):
+    """What is declared of the noise of devices, as a statement has it, and what follows from it.
+
+    The server sees who takes part. Against it, with up to `colluding` devices, the updates of one user in all rounds
+    that they join are as good as zeros.
+    """
 
     noise_multiplier: float  # z_s: of the honest survivors together, over S
-    survivors: int
-    colluding: int
+    survivors: int  # devices in a sum that is unmasked, at least
+    colluding: int  # of them that may collude with the server, at most
     participations: int  # rounds that one user joins at most
-    # Of a sum that was unmasked and has the noise of devices: 0 where it is not known. None: there is no such sum, and
-    # the noise of `survivors` devices is drawn in one place.
-    modulus: int | None = None
 
     @property
     def honest(self) -> int:
@@ -61,7 +63,10 @@ class DeviceNoise:
     def check(self, noise_multiplier: float) -> None:
         """Refuse what the proof does not hold for, where the noise of the model is `noise_multiplier`."""
         if self.honest < 1 or not 0 < self.noise_multiplier <= noise_multiplier:
-            raise SottoError("noise of devices needs an honest device, and is part of the noise of a round")
+            raise SottoError(
+                f"federation.noise='devices' needs an honest device, and its server_noise_multiplier="
+                f"{self.noise_multiplier:g} is part of privacy.noise_multiplier={noise_multiplier:g}: at most that"
+            )
         least = LEAST_STD / STEPS
         if self.share < least:
             honest, needed = count_of(self.honest, "honest device"), least * math.sqrt(self.honest)

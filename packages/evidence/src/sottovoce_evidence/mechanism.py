@@ -25,7 +25,7 @@ from sottovoce_evidence.device_noise import DeviceNoise, how_often
 from sottovoce_evidence.errors import SottoError
 from sottovoce_evidence.recipe import Privacy, Recipe
 from sottovoce_evidence.registry import Registry
-from sottovoce_evidence.sampling import Sampling, build_sampler
+from sottovoce_evidence.sampling import Sampling
 from sottovoce_evidence.schedule import CONSTANT, Schedule, build_schedule
 
 # Beyond these, squares and quotients leave the range of float32.
@@ -60,10 +60,12 @@ class Mechanism:
     experiment: bool = False
     experiment_noise_std: float | None = None
     nominal_clip_norm: float = math.inf  # what an experiment without a clip scales its noise by
-    unit: str = "user"
     matrix: StrategyMatrix = INDEPENDENT  # C
     participation: Participation | None = None  # how often one user may join, where noise is correlated
     devices: DeviceNoise | None = None  # where devices add noise: then z is at least theirs
+    # Of a sum that was unmasked and has the noise of devices: 0 where it is not known. None: there is no such sum, and
+    # the noise of all its devices is drawn in one place.
+    modulus: int | None = None
 
     def __post_init__(self) -> None:
         if self.experiment_noise_std is not None and not self.experiment:
@@ -88,8 +90,8 @@ class Mechanism:
         changes = self.tracking is not None or self.noise_schedule != CONSTANT
         if self.experiment or changes or self.correlated or self.estimator.step(1.0) is None:
             raise SottoError(
-                "noise of devices needs a private run with a fixed denominator, one noise multiplier, and independent "
-                "noise"
+                "federation.noise='devices' needs a private run with independent noise, one noise multiplier, "
+                "estimator='fixed_denominator' and no adaptive clip norm; or use 'server'"
             )
         devices.check(self.noise_multiplier)
 
@@ -114,7 +116,7 @@ class Mechanism:
 
         The sum is known up to multiples of `modulus`, and so is what is released.
         """
-        return self if self.devices is None else replace(self, devices=replace(self.devices, modulus=modulus))
+        return self if self.devices is None else replace(self, modulus=modulus)
 
     @property
     def against_server(self) -> list[tuple[Event, int]]:
@@ -200,13 +202,13 @@ class Mechanism:
             return (z * self.estimator.sensitivity(min(longest, nominal)) if z else 0.0), bits
         if not z:
             return 0.0, None if bits is None else 0.0
-        if self.devices is not None and self.devices.modulus is None:
+        if self.devices is not None and self.modulus is None:
             z = self.devices.multiplier(z, self.devices.survivors)
         return self._update_multiplier(z) * self.run_sensitivity * self.sensitivity(clip_norms), bits
 
     def drawn_std(self, round_number: int, clip_norms: Any) -> tuple[float, float | None]:
         """The part of σ that is drawn in one place: devices that add noise have drawn theirs."""
-        if self.devices is None or self.devices.modulus is None:
+        if self.devices is None or self.modulus is None:
             return self.noise_std(round_number, clip_norms)
         return self.devices.multiplier(self.noise_multiplier, 0) * self.sensitivity(clip_norms), None
 
@@ -300,26 +302,24 @@ def charges_of(recipe: Recipe, noise_multiplier: float = 1.0) -> Spent:
 
 
 def sampler_of(recipe: Recipe, kinds: Kinds = NUMBERS) -> Any:
-    """The sampler, from what is declared."""
-    privacy = recipe.privacy
-    if kinds.samplers[privacy.sampling].takes("examples_per_user"):
-        return kinds.samplers.build(
-            privacy.sampling,
-            example_rate=privacy.rate,
-            examples_per_user=privacy.examples_per_user,
+    """The sampler, from what is declared: each gets what its constructor asks for."""
+    privacy, silos = recipe.privacy, recipe.federation.max_silos
+    most = -(-recipe.run.rounds // max(privacy.min_separation, 1))  # rounds that a user can join
+    if silos > 1 and not kinds.samplers[privacy.sampling].takes("silos"):
+        raise SottoError(
+            f"privacy.sampling={privacy.sampling!r} has no accounting for one person in {silos} silos; use 'poisson'"
         )
-    participation = None
-    if privacy.min_separation:
-        most = privacy.participations or recipe.run.rounds
-        participation = Participation(recipe.run.rounds, privacy.min_separation, most)
-    return build_sampler(
+    return kinds.samplers.build(
         privacy.sampling,
-        cohort=privacy.cohort,
+        user_rate=privacy.cohort / privacy.users,
+        cohort=int(privacy.cohort) if privacy.cohort.is_integer() else privacy.cohort,
         users=privacy.users,
         seed=recipe.run.seed,
-        participation=participation,
-        silos=recipe.federation.max_silos,
-        kinds=kinds.samplers,
+        silos=silos,
+        min_separation=privacy.min_separation,
+        most_participations=min(privacy.participations or most, most),
+        example_rate=privacy.rate,
+        examples_per_user=privacy.examples_per_user,
     )
 
 
@@ -338,9 +338,7 @@ def clip_of(recipe: Recipe, layers: Collection[str], kinds: Kinds = NUMBERS) -> 
 def estimator_of(privacy: Privacy, kinds: Kinds = NUMBERS) -> Any:
     """The estimator, with the denominator that is declared."""
     rate, total = privacy.rate, privacy.declared_weight
-    return kinds.estimators.build(
-        privacy.estimator, expected_weight=rate * total, least_weight=rate * (privacy.min_weight or total)
-    )
+    return kinds.estimators.build(privacy.estimator, expected_weight=rate * total, least_weight=rate * total)
 
 
 def tracking_of(privacy: Privacy) -> QuantileTracking | None:

@@ -23,6 +23,13 @@ from sottovoce_evidence.statement_text import (
 )
 
 TAGS = ("differential-privacy", "user-level-privacy", "federated-learning", "next-word-prediction", "sottovoce")
+_SCORES = {
+    "top1": ("top-1", percent),
+    "top1_words": ("top-1 over words", percent),  # where words have pieces, there is none
+    "top3": ("top-3", percent),
+    "perplexity": ("perplexity per token", plain),
+    "bits_per_byte": ("bits per byte", plain),
+}
 _BASELINES = {"start_model": "the start, {start}", "constant": "always “{token}”", "unigram": "a unigram"}
 
 
@@ -121,18 +128,12 @@ def _how_good(about: Released) -> Iterator[str]:
     for name, called in _BASELINES.items():
         if about.baselines.get(name):
             scores[called.format(**{"start": "", "token": "", **about.baselines})] = about.baselines[name]
-    over_words = any(score.get("top1_words") is not None for score in scores.values())  # not where words have pieces
-    heads = ("top-1", *(["top-1 over words"] * over_words), "top-3", "perplexity per token", "bits per byte")
-    yield f"| | {' | '.join(heads)} |"
-    yield f"| --- |{' ---: |' * len(heads)}"
+    known = [key for key in _SCORES if any(score.get(key) is not None for score in scores.values())]
+    yield f"| | {' | '.join(_SCORES[key][0] for key in known)} |"
+    yield f"| --- |{' ---: |' * len(known)}"
     for name, score in scores.items():
-        words = [_or_dash(score.get("top1_words"), percent)] if over_words else []
-        figures = [percent(score["top1"]), *words, percent(score["top3"]), _or_dash(score["perplexity"], plain)]
-        yield f"| {name} | {' | '.join([*figures, _or_dash(score.get('bits_per_byte'), plain)])} |"
-
-
-def _or_dash(value: object, shown: object) -> str:
-    return "–" if value is None else shown(value)  # pyrefly: ignore
+        figures = ("–" if score.get(key) is None else _SCORES[key][1](score[key]) for key in known)
+        yield f"| {name} | {' | '.join(figures)} |"
 
 
 def _model(about: Released) -> Iterator[str]:

@@ -136,8 +136,9 @@ class Privacy(Facts, sparse=True):
     participations: int = _value(0, "k: rounds that a user joins at most, for min_separation; 0: as many as fit", low=0)
     examples_per_user: int = _value(0, "G: examples of a user at most, for els; cohort then counts examples", low=0)
     weight_cap: float = _value(1.0, "ŵ: tokens that give a user full weight, w = min(n/ŵ, 1)", low=1)
-    total_weight: float = _value(0.0, "W: declared sum of the weights; 0 is the declared population", low=0)
-    min_weight: float = _value(0.0, "W_min of the clipped denominator; 0 is total_weight", low=0)
+    total_weight: float = _value(
+        0.0, "W: declared sum of the weights (W_min where it is clipped); 0: the population", low=0
+    )
     clipping: str = _value("flat", "how an update is bounded")
     clip_when: str = _choice("when an update is clipped: after every local step, or at the end", "every_step", "end")
     clip_norm: float = _value(15.0, "S: bound on the L2 norm of a user's update", above=0)
@@ -224,10 +225,7 @@ class Audit:
 class Federation(Facts, sparse=True):
     """How the answers of real devices are added up. A simulation has no server to hide from."""
 
-    aggregation: str = _choice(
-        "plain: the server sees the sum of each device; masked: only the sum of all", "plain", "masked"
-    )
-    survivors: int = _value(0, "masked: devices whose answers are added up, at least; fewer are not unmasked", low=0)
+    survivors: int = _value(0, "devices in a masked sum, at least; 0: none is masked, the server sees each's", low=0)
     colluding: int = _value(0, "t: devices that may collude with the server, at most", low=0)
     noise: str = _choice("who adds the noise: the server, or devices before they are masked", "server", "devices")
     server_noise_multiplier: float | None = _value(
@@ -235,6 +233,11 @@ class Federation(Facts, sparse=True):
     )
     participations: int = _value(0, "devices' noise: rounds that a user joins at most; 0: by the sampling", low=0)
     max_silos: int = _value(1, "m: silos (or devices) that one person may be a user of; each clips to S/m", low=1)
+
+    @property
+    def masked(self) -> bool:
+        """Does the server see the sum over many devices alone, and not that of each?"""
+        return self.survivors > 0
 
 
 class HasRecipe(Protocol):
@@ -435,7 +438,9 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
         return None
     if wanted is str:
         return text.strip("\"'")
+    if wanted is bool:
+        return {"true": True, "false": False}.get(text.lower(), text)
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return wanted(text) if wanted in (int, float) else tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text  # which is refused by its type

@@ -1,5 +1,7 @@
 """The rules of a recipe whose breach voids its guarantee: each is a condition and the sentence of the refusal.
 
+What a sampler or the mechanism itself refuses is no rule here: a run and a statement are both made with them.
+
 The library checks them before anything is trained, with rules of its own for models, text and devices. Who verifies a
 release checks them again.
 """
@@ -10,7 +12,6 @@ import math
 from collections.abc import Iterator
 
 from sottovoce_evidence import accounting
-from sottovoce_evidence.accounting.events import MOST_EXAMPLES
 from sottovoce_evidence.errors import plain_number
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, accountant_of
 from sottovoce_evidence.recipe import Privacy, Recipe
@@ -52,17 +53,11 @@ def examples(recipe: Recipe) -> Iterator[str]:
         return
     if privacy.sampling not in ("poisson", "examples"):
         yield f"run.algorithm='els' draws examples by Poisson sampling, not {privacy.sampling!r}; remove the key"
-    if not most:
-        yield "privacy.examples_per_user is not set: run.algorithm='els' needs the most examples that a user has"
-    if most > MOST_EXAMPLES:
-        yield f"privacy.examples_per_user={most} must be at most {MOST_EXAMPLES:,}; take longer examples (local.tokens)"
     if not local.tokens:
         yield "local.tokens is not set: with run.algorithm='els' it is the length of an example"
     if privacy.places > MOST_PLACES:
         numbers = f"privacy.users={privacy.users} times privacy.examples_per_user={most}"
         yield f"{numbers} must be at most {MOST_PLACES:,}: examples are numbered with 32 bits"
-    if accountant_of(privacy) != "pld":
-        yield f"privacy.accountant={privacy.accountant!r} has no accounting for sampled examples; use 'pld'"
 
 
 def clip(privacy: Privacy, kinds: Kinds) -> Iterator[str]:
@@ -78,12 +73,6 @@ def separation(privacy: Privacy, rounds: int, sampler: type[Sampling]) -> Iterat
             if value:
                 yield f"privacy.{key}={value} is for privacy.sampling='min_separation', not {privacy.sampling!r}"
         return
-    most = f"at most users / cohort = {int(users // cohort)}"
-    if b < 1:
-        yield f"privacy.min_separation is not set: the fewest rounds from one that a user joins to the next, {most}"
-    if b * cohort > users:
-        needs = f"{b} cohorts of {cohort:g} different users, and {users} are declared"
-        yield f"privacy.min_separation={b} needs {needs}; use {most}"
     if b > rounds:
         yield f"privacy.min_separation={b} is more than run.rounds={rounds}, so that nobody joins twice; use {rounds}"
     if k and k * users < rounds * cohort:
@@ -94,14 +83,7 @@ def separation(privacy: Privacy, rounds: int, sampler: type[Sampling]) -> Iterat
 
 def correlated(privacy: Privacy, sampler: type[Sampling]) -> Iterator[str]:
     """Noise that is correlated over rounds."""
-    noise, plain = privacy.noise, Privacy()
-    own = {"noise_bands": ("banded",), "noise_buffers": ("blt",), "noise_decays": ("blt",)}
-    for key, noises in {**own, "noise_coefficients": ("banded", "blt")}.items():
-        if getattr(privacy, key) != getattr(plain, key) and noise not in noises:
-            yield f"privacy.{key} has no meaning with privacy.noise={noise!r}; it is for {' and '.join(noises)}"
-    if noise == "blt" and len(privacy.noise_decays) != len(privacy.noise_coefficients):
-        yield "privacy.noise_decays must be as many as privacy.noise_coefficients, or both empty: then they are found"
-    if noise == "independent":
+    if (noise := privacy.noise) == "independent":
         return
     if privacy.mode == "experiment":
         yield f"privacy.noise={noise!r} is for private runs; an experiment has independent noise"
@@ -141,31 +123,17 @@ def private(privacy: Privacy, before: accounting.Spent, kinds: Kinds) -> Iterato
 def federation(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
     """How the answers of devices are added up."""
     federation, least = recipe.federation, recipe.federation.colluding + 2
-    if federation.max_silos > 1:
-        yield from _silos(recipe, kinds)
     yield from _device_noise(recipe, kinds)
-    if federation.aggregation == "plain":
-        for key in ("survivors", "colluding"):
-            if value := getattr(federation, key):
-                yield f"federation.{key}={value} is for federation.aggregation='masked'; set that, or remove it"
+    if not federation.masked:
+        if federation.colluding:
+            yield f"federation.colluding={federation.colluding} is for masked sums; set federation.survivors"
         return
     if federation.survivors < least:
         why = "a sum over one honest device is that of the device"
         yield f"federation.survivors={federation.survivors} must be {least} or more, federation.colluding + 2: {why}"
     if not kinds.clips[recipe.privacy.clipping].bounded:
         grid = "masks hide whole numbers within a bound, and without a clip there is none"
-        yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or 'plain' aggregation"
-
-
-def _silos(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
-    """One person in several silos."""
-    privacy, said = recipe.privacy, f"federation.max_silos={recipe.federation.max_silos}"
-    if not kinds.samplers[privacy.sampling].takes("silos"):
-        known = "silos that draw apart: use 'poisson' or 'min_separation'"
-        yield f"{said} needs {known}, not privacy.sampling={privacy.sampling!r}"
-    coins = kinds.samplers[privacy.sampling].independent and privacy.mode == "private"
-    if coins and accountant_of(privacy) != "pld":
-        yield f"privacy.accountant={privacy.accountant!r} has no accounting for a person in several silos; use 'pld'"
+        yield f"privacy.clipping={recipe.privacy.clipping!r}: {grid}; use flat or per_layer, or no federation.survivors"
 
 
 def _device_noise(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
@@ -176,24 +144,10 @@ def _device_noise(recipe: Recipe, kinds: Kinds) -> Iterator[str]:
             if value := getattr(federation, key):
                 yield f"federation.{key}={value:g} is for {said}; set that, or remove it"
         return
-    if federation.aggregation == "plain":
-        yield f"{said} hides a device in a sum that is masked; set federation.aggregation='masked', or noise='server'"
-    if privacy.mode != "private":
-        yield f"{said} is for private runs, and privacy.mode={privacy.mode!r}; use 'server'"
-    if privacy.noise != "independent":
-        yield f"{said} has no accounting with privacy.noise={privacy.noise!r}; use independent noise, or 'server'"
-    if privacy.adaptive_quantile is not None:
-        yield f"privacy.adaptive_quantile needs exact counts of users, which {said} does not send; remove one"
-    if privacy.noise_schedule:
-        yield f"privacy.noise_schedule: {said} has one noise for all rounds; remove one"
-    if not kinds.estimators[privacy.estimator].fixed:
-        weight = f"needs the exact weight of a cohort, which {said} does not send"
-        yield f"privacy.estimator={privacy.estimator!r} {weight}; use fixed_denominator"
+    if not federation.masked:
+        yield f"{said} hides a device in a sum that is masked; set federation.survivors, or noise='server'"
     if privacy.sampling == "fixed" or recipe.run.algorithm == "els":
         yield f"{said} needs users who join by themselves; use privacy.sampling='poisson' or 'min_separation'"
     if federation.participations and not kinds.samplers[privacy.sampling].independent:
         own = f"privacy.sampling={privacy.sampling!r} bounds how often a user joins"
         yield f"federation.participations={federation.participations} is for 'poisson': {own}; remove it"
-    if (federation.server_noise_multiplier or 0) > (privacy.noise_multiplier or math.inf):
-        least = f"privacy.noise_multiplier={privacy.noise_multiplier:g}, the noise of the model"
-        yield f"federation.server_noise_multiplier={federation.server_noise_multiplier:g} must be at most {least}"

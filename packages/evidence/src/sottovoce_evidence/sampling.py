@@ -299,42 +299,13 @@ SAMPLERS = Registry[Sampling](
 )
 
 
-def build_sampler(
-    name: str,
-    *,
-    cohort: float,
-    users: int,
-    seed: int = 0,
-    participation: Participation | None = None,
-    silos: int = 1,
-    kinds: Registry[Any] = SAMPLERS,
-) -> Any:
-    """The sampler of users that a recipe names, from what the recipe declares.
-
-    `participation` is for "min_separation". `Examples` samples no users: it is built from its own numbers.
-    """
-    if kinds[name].takes("examples_per_user"):
-        raise SottoError(f"privacy.sampling={name!r} is that of run.algorithm='els'; set that instead")
-    if silos > 1 and not kinds[name].takes("silos"):
-        raise SottoError(f"privacy.sampling={name!r} has no accounting for one person in {silos} silos; use 'poisson'")
-    declared: dict[str, float] = {"users": users, "seed": seed, "silos": silos}
-    if kinds[name].takes("cohort"):
-        if cohort != int(cohort):
-            raise SottoError(f"privacy.cohort={cohort:g} must be a whole number with privacy.sampling={name!r}")
-        cohort = int(cohort)
-    if kinds[name].takes("min_separation"):
-        if participation is None:
-            raise SottoError(f"privacy.min_separation is not set, which privacy.sampling={name!r} needs")
-        declared["min_separation"] = participation.min_separation
-        declared["most_participations"] = participation.most
-    return kinds.build(name, user_rate=cohort / users, cohort=cohort, **declared)
-
-
 def _check_silos(silos: int) -> None:
     if silos < 1:
         raise SottoError(f"silos={silos} must be 1 or more: it is how many silos one person may be a user of")
 
 
-def _check_cohort(cohort: int, users: int, meaning: str) -> None:
+def _check_cohort(cohort: float, users: int, meaning: str) -> None:
+    if cohort != int(cohort):
+        raise SottoError(f"cohort={cohort:g} must be a whole number, unless every user joins by a coin: 'poisson'")
     if not 0 < cohort <= users:
         raise SottoError(f"cohort={cohort} must be from 1 to the declared users={users}; {meaning}")

@@ -24,6 +24,7 @@ from sottovoce_evidence.accounting import (
 from sottovoce_evidence.accounting.events import ADDED, CorrelatedGaussian
 from sottovoce_evidence.bases import NO_BASE
 from sottovoce_evidence.bounds import Sensitivity
+from sottovoce_evidence.device_noise import DeviceNoise
 from sottovoce_evidence.errors import SottoError, plain_number
 from sottovoce_evidence.files import Facts, Json
 from sottovoce_evidence.mechanism import NUMBERS, Kinds, Mechanism, accountant_of, mechanism_of
@@ -57,11 +58,8 @@ NOT_COVERED = {
     "start": "the people whose text the model was trained on before this run began",
     "turns": "when a user's turn would be: it follows from their id by a public rule",
     "separated_rounds": "in which rounds a user joins, if they are known to take part: no secret chance decides it",
-    "watchers": "anyone who watches the network, the server, and under masked sums the devices of a round: they know "
-    "who takes part, so sampling amplifies nothing",
-    "server": "the server: it is trusted with what it sees, but for what has an ε under “who sees what”",
-    "kept_keys": "the server, if it kept the {0.registered.keys_made_by_server} device keys that it made: it could "
-    "stand in for these devices, and see what the others send",
+    "adversaries": "whoever has no ε under “who sees what”: the server is trusted with what it sees, and against those "
+    "who know who takes part, sampling amplifies nothing",
     "spoiled_rounds": "a device that breaks the rules: nobody can clip what it sends, so it can spoil a round; what "
     "others send stays hidden",
     "silos": "silos: one that holds several users is trusted to draw, to clip and to add up each of them apart. One "
@@ -294,26 +292,6 @@ def is_epsilon(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class DeviceNoiseFacts(Facts):
-    """Noise that devices add before their sums are masked, and what it holds against.
-
-    The server sees who takes part. Against it, with up to `colluding` devices, the updates of one user in all rounds
-    that they join are as good as zeros.
-    """
-
-    noise_multiplier: float  # of the honest survivors together, over S
-    survivors: int  # devices in a sum that is unmasked, at least
-    colluding: int  # of them that may collude with the server, at most
-    participations: int  # rounds that one user joins at most
-
-    @staticmethod
-    def of(mechanism: Mechanism) -> DeviceNoiseFacts | None:
-        if (devices := mechanism.devices) is None:
-            return None
-        return DeviceNoiseFacts(**{each.name: getattr(devices, each.name) for each in fields(DeviceNoiseFacts)})
-
-
-@dataclass(frozen=True)
 class MechanismFacts(Facts, sparse=True):
     """What follows from the recipe, as figures of round 1: the clip norm and the noise may change later.
 
@@ -335,7 +313,7 @@ class MechanismFacts(Facts, sparse=True):
     bit_noise: float | None = None
     run_sensitivity: float | None = None
     buffers: int | None = None
-    devices: DeviceNoiseFacts | None = None  # None where the server adds all noise
+    devices: DeviceNoise | None = None  # None where the server adds all noise
 
     @staticmethod
     def of(mechanism: Mechanism) -> MechanismFacts:
@@ -353,7 +331,7 @@ class MechanismFacts(Facts, sparse=True):
             bit_noise=bit_noise,
             run_sensitivity=event.sensitivity if correlated else None,
             buffers=event.matrix.buffers(event.participation.rounds) if correlated else None,
-            devices=DeviceNoiseFacts.of(mechanism),
+            devices=mechanism.devices,
         )
 
 
@@ -420,7 +398,7 @@ class Statement(RunFacts, sparse=True):
     @property
     def is_masked(self) -> bool:
         """Is what devices send hidden in a sum over many of them?"""
-        return self.federation is not None and self.federation.aggregation == "masked"
+        return self.federation is not None and self.federation.masked
 
     @property
     def facts(self) -> RunFacts:
@@ -551,8 +529,6 @@ def merged(spent: Spent) -> tuple[tuple[Event, int], ...]:
 def not_covered(recipe: Recipe, facts: RunFacts) -> list[str]:
     """Codes of what the guarantee does not cover."""
     devices, sampling = facts.across_devices, recipe.privacy.sampling
-    masked = devices and recipe.federation.aggregation == "masked"
-    stand_ins = facts.registered is not None and facts.registered.keys_made_by_server > recipe.federation.colluding
     applies = {
         "held_out": facts.held_out == EXACT,
         **dict.fromkeys(("settings", "later_runs", "owners_files", "other_models", "second_ids"), True),
@@ -561,10 +537,8 @@ def not_covered(recipe: Recipe, facts: RunFacts) -> list[str]:
         "start": facts.start is not None,
         "turns": sampling == "in_turn",
         "separated_rounds": sampling == "min_separation",
-        "watchers": devices,
-        "server": devices,
-        "kept_keys": masked and stand_ins,
-        "spoiled_rounds": masked,
+        "adversaries": devices,
+        "spoiled_rounds": devices and recipe.federation.masked,
         "silos": devices,
         "rehearsed": recipe.local.objective == "rehearsal",
     }

@@ -33,12 +33,6 @@ _SAMPLED = {
     "in_turn": "in turn: a public hash of the id puts every user into a group, and each round asks one group",
     "min_separation": "least separation: it is public when a user joins, at irregular times",
 }
-# Settings of the recipe that have a row of their own, or that are no part of the mechanism.
-_TOLD = (
-    *("mode", "users", "cohort", "sampling", "min_separation", "participations", "examples_per_user", "total_weight"),
-    *("clipping", "clip_when", "clip_norm", "estimator", "noise_multiplier", "epsilon", "delta", "accountant"),
-    *("secrets", "noise"),
-)
 
 
 def prose(statement: Statement) -> str:
@@ -88,7 +82,7 @@ def _guarantee(statement: Statement) -> str:
 
 def rows(statement: Statement) -> dict[str, list[str]]:
     """What a reviewer must know: lines by what they are about. What would only look like a guarantee is left out."""
-    privacy, software = statement.privacy, statement.software
+    privacy, software, usual = statement.privacy, statement.software, Privacy().to_json()
     begun = f"training was begun or resumed {statement.starts} times; rounds that a crash took away were never shown"
     promised = {
         "unit": ["user: all the text of one person"],
@@ -97,7 +91,6 @@ def rows(statement: Statement) -> dict[str, list[str]]:
         "ε": _costs(statement),
         "δ": [plain(statement.delta)],
         "accountant": [accountant_name(statement.accountant, software)],
-        "against the server": _against_server(statement),
         "who sees what": [f"{one.who}: {one.sees} ({epsilon_against(one)})" for one in adversaries(statement)],
         "chosen": _chosen(statement),
         "held-out users": _held_out(statement),
@@ -109,14 +102,13 @@ def rows(statement: Statement) -> dict[str, list[str]]:
             *([begun] if statement.starts > 1 else []),
         ],
         "sampling": _sampling(statement),
-        "declared": [
-            f"{privacy.users:,} users, {privacy.cohort:,g} {'examples' if statement.example_tokens else 'users'} a "
-            f"round expected, total weight W = {privacy.declared_weight:,g}"
-        ],
         "clip": _clip(statement),
-        "estimator": [f"{privacy.estimator.replace('_', ' ')}, of sensitivity {statement.mechanism.sensitivity:.4g}"],
+        "estimator": [
+            f"{privacy.estimator.replace('_', ' ')}, of sensitivity {statement.mechanism.sensitivity:.4g}",
+            f"total weight W = {privacy.declared_weight:,g}",
+        ],
         "noise": _noise(statement),
-        "other settings": pairs(_other_settings(privacy)),
+        "settings": pairs({name: value for name, value in privacy.to_json().items() if value != usual.get(name)}),
         "training": [statement.algorithm, *_on_devices(statement)],
         "vocabulary": [f"fingerprint: {statement.vocabulary.fingerprint}", vocabulary_text(statement.vocabulary)],
         "start": [start_text(statement.start)] if statement.start else ["fresh weights"],
@@ -131,9 +123,13 @@ def rows(statement: Statement) -> dict[str, list[str]]:
 def _costs(statement: Statement) -> list[str]:
     planned = "all planned rounds" + (", projected" if statement.is_unfinished else "")
     when = ", when this run ended" if statement.store_gone else ""
+    devices = statement.mechanism.devices
+    most = 0 if devices is None else devices.participations
+    zeros = f"one user's updates are replaced by zeros in all rounds that they join, {most} at most"
     costs = {
         planned: statement.epsilon,
         f"{planned}, when one user is replaced by another": statement.epsilon_replaced,
+        **({} if devices is None else {f"against the server, when {zeros}": statement.epsilon_server}),
         "spent": statement.epsilon_spent,
         "training alone": statement.epsilon_training if statement.vocabulary.private else None,
         f"all private runs on the store{other_relation(statement)}{when}": statement.epsilon_store,
@@ -184,6 +180,13 @@ def _noise(statement: Statement) -> list[str]:
         matrix = f"{statement.privacy.noise}, {count_of(mechanism.buffers, 'buffer')}"
         z = f"the noise is {mechanism.noise_multiplier * over:.4g} times that of one round"
         lines.append(f"correlated over rounds by {matrix}; the run's sensitivity is {over:.4g} times a round's, {z}")
+    if (devices := mechanism.devices) is not None:
+        theirs = (
+            f"{count_of(devices.honest, 'honest device')} of a sum add {devices.noise_multiplier:.4g} times the clip"
+        )
+        lines.append(
+            f"{theirs} norm together{'' if statement.across_devices else '; this run was a simulation of them'}"
+        )
     if mechanism.bit_noise is not None:
         lines.append(f"{mechanism.bit_noise:g} on each count of clipped users, charged together with the update")
     if statement.privacy.noise_schedule:
@@ -191,38 +194,13 @@ def _noise(statement: Statement) -> list[str]:
     return lines
 
 
-def _other_settings(privacy: Privacy) -> Json:
-    """What the recipe sets of the mechanism and no other row has."""
-    plain_ones = Privacy().to_json()
-    found = {name: value for name, value in privacy.to_json().items() if name not in _TOLD}
-    return {name: value for name, value in found.items() if value != plain_ones.get(name)}
-
-
 def _on_devices(statement: Statement) -> list[str]:
-    if statement.federation is None:
+    if (federation := statement.federation) is None:
         return ["in a simulation"]
     joins = "draw who joins" if statement.min_separation is None else "keep count of the rounds that they join"
-    lines = [f"on users' own devices, which {joins} and clip; one who is away contributes nothing, and noise stays"]
-    if not statement.is_masked:
-        return [*lines, "the server adds up and adds the noise, and is trusted"]
-    colluding = count_of(statement.federation.colluding, "device")
-    opened = f"the server opens one sum over {statement.federation.survivors} devices or more, or nothing"
-    who = "devices add noise before they send" if statement.federation.noise == "devices" else "the server adds noise"
-    return [*lines, f"masked: {opened}; up to {colluding} may collude with it; {who}"]
-
-
-def _against_server(statement: Statement) -> list[str]:
-    """The guarantee that holds against the server, where devices add noise."""
-    if (found := statement.mechanism.devices) is None:
-        return []
-    with_it = f" with up to {count_of(found.colluding, 'device')}" if found.colluding else ""
-    return [
-        f"ε = {epsilon_text(statement.epsilon_server)} at the same δ against the server{with_it}, when one user's "
-        f"updates are replaced by zeros in all rounds that they join, {found.participations} at most",
-        f"{count_of(found.survivors - found.colluding, 'honest device')} of a sum add {found.noise_multiplier:.4g} "
-        "times the clip norm together",
-        *([] if statement.across_devices else ["this run was a simulation, which has no server to hide from"]),
-    ]
+    where = f"on users' own devices, which {joins} and clip; one who is away contributes nothing, and noise stays"
+    sums = "masked sums: the server opens one, or nothing" if federation.masked else "plain sums: the server is trusted"
+    return [where, f"{sums}; {'devices add' if federation.noise == 'devices' else 'the server adds'} the noise"]
 
 
 def epsilon_against(adversary: Adversary) -> str:

@@ -264,15 +264,13 @@ class _Found:
                 yield f"no run writes the line of round {number}"
                 return
             before, spent = number, epsilon
-            if line.get("delta", due.delta) != due.delta:
-                yield f"round {number} has δ = {_value(line['delta'])}"
             planned = joint_norm(mechanism.clip_norms(max(number, 1), mechanism.start()))
             norm = line.get("clip_norm", planned)
             stds = [one.noise_std(max(number, 1), norms)[0] / joint_norm(norms) * norm for one in both]
-            std = line.get("noise_std", stds[0])
+            std, delta = line.get("noise_std", stds[0]), line.get("delta", due.delta)
             clipped = mechanism.tracking is not None or math.isclose(norm, planned, rel_tol=ROUNDING)
-            if not clipped or not any(math.isclose(std, one, rel_tol=ROUNDING) for one in stds):
-                stated = f"clip norm {norm:g} and noise of standard deviation {std:g}"
+            if not clipped or not any(math.isclose(std, one, rel_tol=ROUNDING) for one in stds) or delta != due.delta:
+                stated = f"clip norm {norm:g} and noise of standard deviation {std:g} at δ = {_value(delta)}"
                 yield f"round {number} has {stated}, and by {RECIPE} they are {planned:.7g} and {stds[0]:.7g}"
                 return
         if not lines or due.chosen:  # the ε of a choice has more than the rounds of the record

@@ -284,12 +284,12 @@ def device_rules(recipe: Recipe) -> Iterator[str]:
 def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: int = 0) -> Iterator[str]:
     """Rules of a recipe, the registered users of each device, and how many device keys the server made."""
     devices = len(registered)
-    if recipe.federation.aggregation == "masked" and devices > MOST_MASKED:
-        yield f"a masked sum is over {MOST_MASKED:,} devices at most, and {devices:,} are registered; use 'plain'"
+    if recipe.federation.masked and devices > MOST_MASKED:
+        yield f"a masked sum is over {MOST_MASKED:,} devices at most, and {devices:,} are registered; remove survivors"
     if recipe.federation.survivors > devices:
         there = f"the {count_of(devices, 'device')} registered: no round would be unmasked"
         yield f"federation.survivors={recipe.federation.survivors} is more than {there}; lower it"
-    if recipe.federation.aggregation == "masked" and made_by_server > recipe.federation.colluding:
+    if recipe.federation.masked and made_by_server > recipe.federation.colluding:
         many = f"federation.colluding={recipe.federation.colluding}, and the server made the keys of"
         many += f" {count_of(made_by_server, 'device')}, so could sign for {plural(made_by_server, 'it', 'them')}"
         yield f"{many}: rekey these (`sotto federate key` and `rekey`), or raise it"
@@ -297,6 +297,6 @@ def roster_rules(recipe: Recipe, registered: Collection[int], made_by_server: in
 
 def simulation_rules(recipe: Recipe) -> Iterator[str]:
     """Rules of a recipe that is trained on a store, in one place."""
-    if recipe.federation.aggregation != "plain" and recipe.federation.noise == "server":
+    if recipe.federation.masked and recipe.federation.noise == "server":
         simulated = "a simulation has no server to hide from, and its sums are the same"
-        yield f"federation.aggregation={recipe.federation.aggregation!r} is for real devices: {simulated}; use 'plain'"
+        yield f"federation.survivors={recipe.federation.survivors} is for real devices: {simulated}; remove it"

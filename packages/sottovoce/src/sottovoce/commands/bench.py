@@ -142,7 +142,7 @@ def assemble_timed(recipe: Recipe, store: Store, cohort: int) -> Assembly:
         raise SottoError(
             "FedAvg and FedSGD can be timed here, without rehearsal; in a plan use --no-bench or --users-per-second"
         )
-    left_out = (*CORRELATION_KEYS, *SEPARATION_KEYS, "weight_cap", "total_weight", "min_weight")
+    left_out = (*CORRELATION_KEYS, *SEPARATION_KEYS, "weight_cap", "total_weight")
     privacy = {key: getattr(Privacy(), key) for key in left_out}
     sampling = "fixed" if store.users == cohort else "poisson"
     privacy |= {"users": store.users, "cohort": cohort, "sampling": sampling, "accountant": "rdp", "secrets": "seeded"}

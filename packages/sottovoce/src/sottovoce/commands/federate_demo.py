@@ -54,7 +54,7 @@ ROUNDS = 8
 SILOS = {"north": 1, "south": 2, "east": 3}  # and the seeds of their populations
 WATCHED = "north"
 SHOWN = 6  # numbers
-MASKED = {"aggregation": "masked", "survivors": 2}
+MASKED = {"survivors": 2}
 
 
 def run_federation_demo(

@@ -139,7 +139,7 @@ class Device:
         assembly = self._assemble(task)
         params = self._check(task, assembly)
         self._check_seats(assembly)
-        masked = assembly.recipe.federation.aggregation == "masked"
+        masked = assembly.recipe.federation.masked
         if masked:
             if self._masking is not None and self._masking.message == digest(message):
                 return self._masking.advert  # the task once more
@@ -244,7 +244,7 @@ class Device:
         private = assembly.is_private
         within = (
             (private or not limits.private_only)
-            and (assembly.recipe.federation.aggregation == "masked" or not limits.masked_only)
+            and (assembly.recipe.federation.masked or not limits.masked_only)
             # Without a clip there is no guarantee; `private_only` decides about such runs.
             and (joint_norm(clip_norms) <= limits.clip_norm or not private)
             and (_are_planned(mechanism, task.round, clip_norms) or not private)

@@ -83,15 +83,15 @@ class Coordinator:
     def _aggregator(
         self, assembly: Assembly, task: Task, asked: Asked, state: ServerState, say: Say
     ) -> TaskAggregation:
-        """The aggregation that the recipe names."""
+        """The aggregation that the recipe asks for."""
         mechanism, federation = assembly.algorithm.mechanism, assembly.recipe.federation
-        if federation.aggregation == "masked":
+        if federation.masked:
             return MaskedAggregator(task, asked, federation, mechanism, state.params, say)
         return Aggregator(task.to_bytes(), asked.registered, mechanism, task.clip_norms, state.params, say)
 
     def _may_ask(self, assembly: Assembly, payment: Payment) -> bool:
         """May devices be asked? For a masked round they are asked by one process: their vectors may have left."""
-        if assembly.recipe.federation.aggregation != "masked":
+        if not assembly.recipe.federation.masked:
             return True
         self.transport.here()  # it waits for devices: a server that is stopped before any is there has asked none
         return payment.ask()

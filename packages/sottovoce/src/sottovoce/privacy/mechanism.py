@@ -141,7 +141,7 @@ class Mechanism(mechanism.Mechanism):
         # In units of what one user moves the run, by `rounding` steps in every coordinate of every round.
         moved = self.stream.rounding * math.sqrt(size * self.stream.rounds) * step / 2**finer
         std *= 1 + moved / (self.run_sensitivity * one_round)
-        return GridNoise(std, step, finer, 0 if self.devices is None else self.devices.modulus or 0)
+        return GridNoise(std, step, finer, self.modulus or 0)
 
     def next_clip_norms(self, tracked: Any, noised: Estimate) -> np.ndarray | None:
         """The clip norms of the next round, where they adapt."""

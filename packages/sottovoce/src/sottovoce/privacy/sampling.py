@@ -189,8 +189,3 @@ SAMPLERS = Registry[Sampler](
         "examples": Examples,
     },
 )
-
-
-def build_sampler(name: str, **declared: Any) -> Sampler:
-    """The sampler of users that a recipe names, from what is declared."""
-    return sampling.build_sampler(name, kinds=SAMPLERS, **declared)
