@@ -120,10 +120,9 @@ def silos_charged_by_the_coin_of_one():
 @caught_by("unit/federation/test_device.py", "test_the_clip_norm_that_counts_is_the_one_of_the_round", guards="clip")
 def a_device_clips_to_what_the_server_says():
     """A device takes the clip norm of a task, also above the one of the recipe and its silos."""
-    from sottovoce.privacy.mechanism import Mechanism
+    from sottovoce.federation import device
 
-    real = Mechanism.clip_norms
-    Mechanism.clip_norms = lambda self, number, tracked: real(self, number, tracked) * (1 if self.tracking else 1e6)
+    device._are_planned = lambda mechanism, number, norms: bool((norms > 0).all())
 
 
 @caught_by(
