@@ -25,7 +25,7 @@ class DeviceSum(NamedTuple):
     sizes: tuple[int, int] = (0, 0)  # bytes of the task, and of all answers
     frozen_bytes: int = 0  # sent to devices that lacked the frozen part of the model
     # Of a masked sum that has the noise of devices. None: too few are left. It is zero then, without noise of devices.
-    modulus: int | None = 0
+    modulus: int | None = None
 
     def diagnostics(self) -> dict[str, object]:
         """Exact figures of the cohort: private."""

@@ -78,8 +78,9 @@ def degree_of(count: int, terms: Terms) -> int:
     """k: the fewest neighbours with which all goes well, but for a chance of 2^-40; all others where that is too few.
 
     It goes well if every device keeps τ neighbours, and the honest ones that stay are connected, when 30 % drop out.
-    A server that tells devices different things can open a sum over τ - c + 1 honest ones at the least. So τ is such
-    that the declared survivors are in it, less those that collude.
+    A server that tells devices different things can open a sum over τ - c + 1 honest ones at the least. In a sparse
+    graph τ is such that the declared survivors are in it, less those that collude; else a device asks for them itself,
+    when it signs who survived.
     """
     if count <= SMALL:
         return max(0, count - 1)
