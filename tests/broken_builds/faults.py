@@ -165,16 +165,6 @@ def survivors_that_never_shared():
     write_otherwise(participant, "Participant", "max(self._graph.threshold, terms.survivors - 1)", "1")
 
 
-@caught_by(
-    "unit/federation/test_device.py", "test_the_clip_norm_that_counts_is_the_one_of_the_round", guards="clip"
-)  # fmt: skip
-def a_clip_norm_beneath_float32():
-    """A device clips to any smaller norm that a server sends, down to where squares vanish and nothing is clipped."""
-    from sottovoce.federation import device
-
-    device._are_planned = lambda mechanism, number, norms: bool((norms > 0).all() and (norms <= 0.3).all())
-
-
 KILLED = "test_a_masked_round_of_a_killed_server_is_closed_as_a_round_of_nobody"
 
 
@@ -578,17 +568,6 @@ def no_noise_for_nobody():
 
 
 @caught_by("statistical/test_noise.py", "test_noise_never_repeats", guards="noise")
-def one_stream_for_every_layer():
-    """Every layer gets the same noise."""
-    import jax
-
-    from sottovoce.privacy import mechanism
-
-    real = mechanism._noised
-    mechanism._noised = lambda part, *rest: (jax.tree.map(lambda leaf: real((leaf,), *rest)[0][0], part), ())
-
-
-@caught_by("statistical/test_noise.py", "test_noise_never_repeats", guards="noise")
 def one_key_for_every_round():
     """Every round draws the same noise."""
     from sottovoce.privacy import mechanism
@@ -721,22 +700,6 @@ def an_observer_that_is_told_before_the_commit():
         checkpoint(self, last)
 
     Training.run, Training._checkpoint = watched, told
-
-
-@caught_by(KILLS, SOME, guards="checkpoint")
-def a_record_of_rounds_without_a_checkpoint():
-    """A round is in the record as soon as it was played."""
-    from sottovoce.commands.train import Training
-
-    real = Training._checkpoint
-
-    def checkpoint(self, last):
-        for one in self._played:
-            self.run_folder.record.append(one.entry)
-        real(self, last)
-        self.run_folder.record.keep_up_to(self.state.round - len(self._played))
-
-    Training._checkpoint = checkpoint
 
 
 @caught_by(KILLS, ALL, guards="ledger")
@@ -1624,14 +1587,6 @@ def a_page_that_tells():
     report.public = list
 
 
-@caught_by("end_to_end/test_paying.py", "test_the_public_record_holds_nothing_exact_about_the_cohort", guards="people")
-def held_out_people_counted_exactly():
-    """How much they wrote, to the word, in the public record."""
-    from sottovoce.commands import train
-
-    train.Training._measured = lambda training, evaluation: {"evaluation": evaluation.to_json()}
-
-
 # --- sampled examples -------------------------------------------------------------------------------------------------
 
 MOVED = "test_a_user_moves_a_round_by_their_examples_that_it_draws[fixed]"
@@ -1828,14 +1783,6 @@ def private_users_who_are_measured_exactly():
     stores.held_out_of = lambda folder: Store.open(folder, "test", privately=True)
 
 
-@caught_by("unit/commands/test_held_out.py", f"{VERBS}[exact]", guards="verify")
-def exact_users_who_are_not_listed():
-    """The statement of a run does not say that its held-out users are not protected."""
-    from sottovoce_evidence import statement
-
-    statement.EXACT = "as declared"
-
-
 # --- evidence --------------------------------------------------------------------------------------------------------
 
 
@@ -1845,15 +1792,6 @@ def a_vocabulary_that_the_statement_forgets():
     from sottovoce_evidence import statement
 
     write_otherwise(statement, "state", "merged(evidence.charged)", "merged(list(evidence.rounds.items()))")
-
-
-@caught_by("test_verify.py", "test_any_leaf_of_the_statement_that_is_changed_fails[turns]", EVIDENCE, guards="verify")
-def differences_of_the_first_level_alone():
-    """What is stated within another fact, such as the noise of the mechanism, is not compared."""
-    from sottovoce_evidence import statement
-
-    real = statement.differences
-    statement.differences = lambda stated, due, path="": iter(()) if path else real(stated, due, path)
 
 
 @caught_by("test_verify.py", "test_a_release_is_verified[poisson]", EVIDENCE, guards="verify")
