@@ -209,7 +209,7 @@ def test_a_run_without_a_checkpoint_that_can_be_read_is_refused(run):
 def test_a_checkpoint_that_was_not_paid_for_is_refused(run):
     training = opened_again(run)
     training.state = training.state._replace(round=1)
-    training._checkpoint(6)
+    training._checkpoint(6, declared=True)
     with pytest.raises(DamagedRun, match="has no entry for round 1"):
         opened_again(run)
 

@@ -45,6 +45,17 @@ def test_two_processes_read_what_the_other_wrote(ledger):
     assert (Ledger.open(ledger.path).rounds, other.starts, ledger.starts) == (2, 2, 2)
 
 
+def test_a_ledger_that_shrank_under_a_process_takes_no_more(ledger):
+    """A tool that puts files back: what was charged since would be lost unseen."""
+    ledger.spend([EVENT], 1)
+    older = {path: path.read_bytes() for path in (ledger.path, ledger.path.with_suffix(".head"))}
+    ledger.spend([EVENT], 2)
+    for path, contents in older.items():
+        path.write_bytes(contents)
+    with pytest.raises(DamagedRun, match="was replaced, or lost lines, while a process used it"):
+        ledger.spend([EVENT], 3)
+
+
 def test_a_ledger_that_lacks_the_line_of_a_round_is_refused(ledger):
     ledger.spend([EVENT], 1)
     Chain.read(ledger.path).append({"round": 3, "event": EVENT.to_json()})

@@ -127,6 +127,18 @@ def test_a_stretch_that_was_not_committed_is_done_again_with_the_same_users_and_
     assert again.begin(3).keys not in before  # the next stretch has keys of its own
 
 
+def test_where_the_owner_stops_the_keys_of_the_stretch_stay(runs):
+    """A cohort that crashed would be drawn anew: released rounds would have other cohorts than are charged."""
+    run = runs.make()
+    payments = runs.open(run)
+    ahead = payments.begin(3).keys
+    payments.begin(1).charge(EVENT)
+    payments.commit(made(1), declared=False)
+    assert payments.begin(3).keys == runs.open(run).begin(3).keys == ahead
+    play(payments, 2)
+    assert payments.begin(3).keys != ahead
+
+
 def test_lines_that_a_crash_left_without_a_checkpoint_are_not_written_twice(runs, monkeypatch):
     run = runs.make()
     payments = runs.open(run)
@@ -192,6 +204,8 @@ def test_of_two_copies_one_goes_on(runs):
     late.begin(2).charge(EVENT)
     with pytest.raises(FellBehind):
         late.commit(Checkpoint(2, {"w": np.full(3, 2.5, np.float32)}, {}))  # of other noise
+    assert not list(copy.checkpoints.glob("*.draft"))  # a second result of round 2
+    assert len(list(copy.secrets.glob("*.key"))) == 1
     with pytest.raises(DamagedRun, match=r"fell behind: it is a copy.* start another run from its model"):
         runs.open(copy)
 

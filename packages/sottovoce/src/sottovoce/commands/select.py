@@ -41,7 +41,7 @@ from sottovoce_evidence.statement import AuditOutcome, ChosenFacts, Evidence, St
 
 SCORE = "the perplexity of public text"
 DISTRIBUTIONS = ("logarithmic", "geometric")  # with one run at least
-_LEDGER = ("ledger.jsonl", "ledger.head")
+_LEDGER = ("ledger.head", "ledger.jsonl")  # in this order: a line that is written meanwhile is after the head
 _NOT_LINKED = (*_LEDGER, "ledger.charged", "evaluations")
 
 

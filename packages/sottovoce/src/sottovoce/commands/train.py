@@ -364,9 +364,10 @@ class Training:
             progress = self._progress(clock, users=played.users, seconds=seconds, evaluation=due, loss=loss)
             figures = {"round": after.round, **diagnostics, "seconds": seconds}
             self._played.append(Played(self._describe_round(clip_norms, due), figures, progress))
+            declared = bool(due) or after.round % every == 0 or after.round == last
             stopping = stop() or after.round == last
-            if stopping or due or after.round % every == 0:
-                self._checkpoint(last)
+            if stopping or declared:
+                self._checkpoint(last, declared=declared)
                 self._show(observers)
             if stopping:
                 break
@@ -454,12 +455,12 @@ class Training:
             sampled=sampled(self.assembly),
         )
 
-    def _checkpoint(self, last: int) -> None:
+    def _checkpoint(self, last: int, *, declared: bool) -> None:
         """Commit the rounds that were played: see `runs/checkpoint.py`. At the end the state of the noise is erased."""
         scores = None if self.watch is None else self.watch.scores
         facts: Json = {"record": [as_json(one.entry) for one in self._played]}
         noise = {} if self.state.round == last else self.state.noise_arrays()
-        self.payments.commit(checkpoint_of(self.state, scores, facts), noise)
+        self.payments.commit(checkpoint_of(self.state, scores, facts), noise, declared=declared)
 
     def _finish(self) -> Statement:
         """Write the model, its card and the statement."""

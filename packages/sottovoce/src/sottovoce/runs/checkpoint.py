@@ -41,8 +41,14 @@ def save_draft(folder: Path, checkpoint: Checkpoint) -> Commit:
     facts = {**checkpoint.facts, "round": checkpoint.round}
     contents = to_bytes(checkpoint.arrays, metadata={"facts": json.dumps(facts)})
     commit = Commit(checkpoint.round, hashlib.sha256(contents).hexdigest())
-    write_aside(_draft(folder, commit), contents)
+    write_aside(_draft(folder, commit), contents, private=True)
     return commit
+
+
+def drop_draft(folder: Path, commit: Commit) -> None:
+    """Remove a draft that was not committed: a second result of its rounds would stay in copies and backups."""
+    _draft(folder, commit).unlink(missing_ok=True)
+    sync_folder(folder)
 
 
 def draft_of_start(folder: Path) -> Commit:
@@ -80,6 +86,8 @@ def open_committed(run: RunFolder, commits: Sequence[Commit]) -> Checkpoint:
             return _read(path)
     hashes = {_hash_of(file) for file in _files(run.checkpoints)}
     if any(earlier.checkpoint in hashes for earlier in commits[:-1]):
+        for draft in run.checkpoints.glob("*.draft"):
+            draft.unlink()
         raise DamagedRun(
             f"{run.path} fell behind: it is a copy, and the run went on elsewhere to round {commit.round}", NEW_RUN
         )

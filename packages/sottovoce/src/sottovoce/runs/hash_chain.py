@@ -85,7 +85,10 @@ class Chain:
             if not new:
                 return
         if not new.endswith(b"\n"):  # a crash tore a line, or the file is another
-            vars(self).update(vars(Chain.read(self.path, repair=True, private=self.private)))
+            found = Chain.read(self.path, repair=True, private=self.private)
+            if found.lines[: len(self.lines)] != self.lines:
+                raise damaged(f"{self.path} was replaced, or lost lines, while a process used it")
+            vars(self).update(vars(found))
             return
         for line in new[:-1].split(b"\n"):
             self._take(line)

@@ -14,7 +14,7 @@ from sottovoce.runs.budget import Budget
 from sottovoce.runs.checkpoint import Checkpoint
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.hash_chain import damaged
-from sottovoce.runs.ledger import NONE, PREPARATION, Commit, Ledger, StoreLedger
+from sottovoce.runs.ledger import NONE, PREPARATION, Commit, FellBehind, Ledger, StoreLedger
 from sottovoce.runs.secrets import RoundKeys, Secrets
 from sottovoce_evidence.accounting import Event, Spent, rounded_up, total_of
 from sottovoce_evidence.errors import BudgetExhausted, count_of
@@ -54,19 +54,33 @@ class Payments:
         """ε spent up to a round."""
         return self.budget.spent(rounds)
 
-    def commit(self, checkpoint: Checkpoint, noise: dict[str, np.ndarray] | None = None) -> None:
-        """Commit a checkpoint, with the lines of its rounds. `noise`: the state of correlated noise, a secret.
+    def commit(
+        self, checkpoint: Checkpoint, noise: dict[str, np.ndarray] | None = None, *, declared: bool = True
+    ) -> None:
+        """Commit a checkpoint, with the lines of its rounds.
+
+        Args:
+            checkpoint: what it holds.
+            noise: the state of correlated noise, a secret.
+            declared: does it fall on a round that the recipe says? Where the owner stops elsewhere, the rounds up to
+                the next declared one keep their keys: else a stop would draw a cohort anew that crashed.
 
         Raises:
-            FellBehind: another process, or another copy of the run, went on. Nothing of these rounds was shown.
+            FellBehind: another process, or another copy of the run, went on. Nothing of these rounds was shown, and
+                nothing of them is kept.
         """
-        run, ahead = self.run, self.secrets.next()
+        run, ahead = self.run, self.secrets.next() if declared else self.secrets
         named = ahead.save(run.secrets, noise)
         checkpoint = replace(checkpoint, facts={**checkpoint.facts, **named})
         commit = checkpoints.save_draft(run.checkpoints, checkpoint)
         first = checkpoint.round + 1 - len(self._queued)
         judge = self.store_ledger if self.budget.private else self.ledger
-        judge.commit(self.ledger.run, commit, self.committed, lambda: self.ledger.spend(self._queued, first))
+        try:
+            judge.commit(self.ledger.run, commit, self.committed, lambda: self.ledger.spend(self._queued, first))
+        except FellBehind:
+            checkpoints.drop_draft(run.checkpoints, commit)
+            Secrets.drop(run.secrets, named)
+            raise
         checkpoints.give_name(run.checkpoints, commit)
         Secrets.forget(run.secrets, named)
         self.secrets, self.committed = ahead, commit

@@ -154,6 +154,13 @@ class Secrets(Salt):
         sync_folder(folder)
 
     @staticmethod
+    def drop(folder: Path, checkpoint: Json) -> None:
+        """Erase the files that a checkpoint names which was not committed."""
+        for path in folder.glob(f"{checkpoint['secrets']}.*"):
+            path.unlink()
+        sync_folder(folder)
+
+    @staticmethod
     def erase(folder: Path) -> None:
         """Erase everything. The salt goes first: without it, none of the others is of use."""
         if folder.exists():

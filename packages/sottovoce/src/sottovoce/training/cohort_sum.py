@@ -53,7 +53,7 @@ class SumInBlocks:
     def blocks(self, algorithm: Algorithm, store: Store, cohort: np.ndarray) -> list[np.ndarray]:
         """The places in the cohort of the users of each block."""
         if len(cohort) > MOST:
-            raise SottoError(f"a cohort of {len(cohort):,} is more than {MOST:,} users, the most that a sum holds")
+            raise SottoError(f"a cohort has more than {MOST:,} users, the most that a sum holds")
         steps = algorithm.user_update.steps(store.lengths(cohort))
         return cut_into_blocks(steps, self.block * self.devices)
 
