@@ -1254,6 +1254,15 @@ def paid_for_afterwards():
     Mechanism.estimate = query
 
 
+@caught_by("unit/runs/test_payments.py", "test_where_the_owner_stops_the_keys_of_the_stretch_stay", guards="sampling")
+def a_stop_that_draws_anew():
+    """Ctrl-C in time: the next try of a round that crashed has another cohort."""
+    from sottovoce.runs.payments import Payments
+
+    real = Payments.commit
+    Payments.commit = lambda self, checkpoint, noise=None, declared=True: real(self, checkpoint, noise)
+
+
 @caught_by(
     "unit/runs/test_secrets.py", "test_a_noise_key_is_given_once_and_follows_from_nothing_that_is_kept", guards="keys"
 )
