@@ -1281,7 +1281,7 @@ def keys_that_are_kept():
     Secrets.forget = staticmethod(lambda *_: None)
 
 
-@caught_by("end_to_end/test_origins.py", "test_an_edited_checkpoint_is_refused", guards="checkpoint")
+@caught_by("unit/runs/test_checkpoint.py", "test_one_that_was_cut_or_changed_is_refused", guards="checkpoint")
 def any_checkpoint_will_do():
     """A run goes on from a checkpoint that it did not make."""
     from sottovoce.runs import checkpoint

@@ -353,20 +353,6 @@ def test_a_torn_last_line_of_the_record_is_written_anew(sotto: Sotto, world: Wor
     assert results_of(unfinished) == results_of(world.run)
 
 
-def test_a_torn_last_line_of_the_stores_ledger_does_not_spoil_the_next_charge(
-    sotto: Sotto, world: World, own_store: Path, tmp_path: Path
-) -> None:
-    own = ("--set", f"data.store={own_store}", "--set", "run.rounds=1", "--set", "run.evaluate_every=0", "--json")
-    assert sotto("train", world.recipe, "--out", tmp_path / "one", *own).status == 0
-    ledger = own_store / "ledger.jsonl"
-    whole, charged = ledger.read_bytes(), StoreLedger(ledger).spent()
-    ledger.write_bytes(whole + whole[:25])
-    outcome = sotto("train", world.recipe, "--out", tmp_path / "two", *own)
-    assert outcome.status == 0, outcome.err
-    assert ledger.read_bytes().startswith(whole)
-    assert StoreLedger(ledger).spent() == [(event, 2 * count) for event, count in charged]
-
-
 def test_a_run_can_be_resumed_from_another_folder(
     sotto: Sotto, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

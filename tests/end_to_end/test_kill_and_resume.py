@@ -39,12 +39,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return sottovoce.train(recipe, folder / "unbroken").path
 
 
-def test_a_finished_run_resumed_stays_as_it_is(unbroken):
-    before = results_of(unbroken)
-    sottovoce.resume(unbroken)
-    assert results_of(unbroken) == before
-
-
 def test_entropy_and_seed_are_kept_apart(unbroken, tmp_path):
     out, recipe = tmp_path / "run", Recipe.load(unbroken.with_name("tiny.toml"))
     sottovoce.train(recipe.replace(privacy={"secrets": "entropy"}), out)
