@@ -123,11 +123,6 @@ def test_an_unknown_event_is_refused_not_ignored(ledger):
         Ledger.open(ledger.path)
 
 
-def test_a_ledger_is_never_begun_twice(ledger):
-    with pytest.raises(FileExistsError):
-        Ledger.create(ledger.path, {})
-
-
 def test_the_ledger_of_a_store_adds_up_all_runs(tmp_path):
     store = StoreLedger(tmp_path / "ledger.jsonl")
     assert store.spent() == []
