@@ -113,7 +113,9 @@ def _how_good(about: Released) -> Iterator[str]:
     yield "## How good it is"
     yield ""
     if (private := about.statement.private_accuracy) is not None:
-        yield f"**Private accuracy** on about {count_of(private.users, 'held-out user')}: {accuracy_text(private)}."
+        each = f"ε = {epsilon_text(private.terms.epsilon)} at δ = {plain(private.terms.delta)} for each"
+        people = f"about {count_of(private.users, 'held-out user')} ({each})"
+        yield f"**Private accuracy** on {people}: {accuracy_text(private)}."
         return
     done = [line for line in about.record if line["round"] == about.statement.rounds_done and "evaluation" in line]
     if not done:
