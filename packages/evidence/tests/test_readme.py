@@ -131,7 +131,8 @@ def test_an_evaluation_before_the_last_round_is_not_that_of_the_model():
 
 def test_private_accuracy_takes_the_place_of_exact_accuracy():
     text = about(stated(private_accuracy=ACCURACY, epsilon_held_out=2.7))
-    assert "**Private accuracy** on about 310 held-out users: top-1 15.00% ± 1.00" in text
+    assert "**Private accuracy** on about 310 held-out users (ε = " in text
+    assert "for each): top-1 15.00% ± 1.00" in text
     for shown in ("Exact accuracy", "17.2%", "always “the”"):
         assert shown in about()
         assert shown not in text
