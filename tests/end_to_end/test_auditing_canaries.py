@@ -96,6 +96,7 @@ def test_a_run_that_was_killed_has_the_scores_of_one_that_was_not(tmp_path: Path
         sottovoce.resume(tmp_path / "broken")
 
 
+@pytest.mark.slow
 def test_a_recipe_that_plants_nothing_is_the_recipe_it_was(world: World) -> None:
     recipe = Recipe.load(world.recipe)
     assert recipe.replace(audit={"users": 0}).sha256() == recipe.sha256()

@@ -99,6 +99,7 @@ def test_noise_is_found_for_a_whole_schedule_and_the_budget_holds(recipe, tmp_pa
     assert 3.9 < result.statement.epsilon <= 4.0
 
 
+@pytest.mark.slow
 def test_the_hard_stop_counts_what_each_round_costs(recipe, tmp_path):
     """The last round is noisier than the rest here, so it would fit where another of the first would not."""
     steps = {"noise_schedule": [[1, 1.0], [5, 0.5]]}

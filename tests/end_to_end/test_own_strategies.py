@@ -63,6 +63,7 @@ def test_a_run_goes_on_to_the_same_bits(store: Path, recipe: Recipe, tmp_path: P
     assert report_run(tmp_path / "whole", internal=True).is_file()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_with_its_own_strategy_and_text_alone(recipe: Recipe, tmp_path: Path):
     public = make_public(tmp_path)
     rehearsing = {"objective": "rehearsal", "user_share": 0.5, "public": str(public)}

@@ -389,6 +389,7 @@ def test_the_command_ends_with_a_status_for_each_outcome(release, tmp_path, caps
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell")
+@pytest.mark.slow
 def test_a_reader_who_leaves_and_a_terminal_without_greek_are_no_errors(releases):
     command = f"{sys.executable} -m sottovoce_evidence.main {releases / 'turns'}"
     for text, environment in ((f"{command} | head -c 1", {}), (command, {"PYTHONIOENCODING": "ascii"})):

@@ -45,6 +45,7 @@ def test_a_run_on_the_store_of_a_practice_is_one_too_and_others_are_not(
     assert "practice" not in begun("other").read_statement()
 
 
+@pytest.mark.slow
 def test_it_is_forecast_without_a_folder(recipe: Recipe, tmp_path: Path):
     recipe = recipe.replace(data={"store": ""}, privacy={"users": 50})
     assert forecast(recipe, tmp_path / "trial", practice=True).store == "made-up people"
