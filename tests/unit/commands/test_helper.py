@@ -39,13 +39,6 @@ def test_helpers_get_the_recipe(folder):
     assert made[0].recipe == made[1].recipe == alone.recipe
 
 
-def test_a_run_of_one_process_agrees_with_no_other(folder):
-    recipe, store = make_recipe(folder), Store.open(folder)
-    alone = assemble_for(None, recipe, store, model=None, objective=plain, before=())
-    assert alone.recipe == assemble(recipe, store).recipe
-    assert sum_over(None, alone) == alone.sum_updates
-
-
 @pytest.mark.parametrize("missing", [False, True], ids=["another store", "no store"])
 def test_a_helper_with_another_store_or_none_is_refused_everywhere(folder, tmp_path, missing):
     own = tmp_path / "nowhere" if missing else make_store(tmp_path, seed=1)
